@@ -125,8 +125,6 @@ recording: setup
 		--privilege words route --json $(NUMBERS)/recording-shipped.json
 	@cd "$(ROOT)" && $(RUN) eval --scenes $(REAL)/held_out --planner reflectdrive2 --privilege words route \
 		--model $(REAL)/run/weights.safetensors --json $(NUMBERS)/recording-tuned.json
-	@cd "$(ROOT)" && $(RUN) bench plans --scenes $(REAL)/held_out --privilege words \
-		--model $(SMALL)/weights.safetensors $(REAL)/run/weights.safetensors --out docs/recording.jpg
 
 # --- docs/results.md, docs/results_settings.md: hours in all on two cores, and one command for each table --------------
 #     make docs/bench/eval-test.json && make results-pages
@@ -140,17 +138,13 @@ DENOISER := eval --closed-loop --planner reflexdiffusion --first-seed 740 --seed
 JUDGE := eval --closed-loop --judge carla --seeds 21 $(ONE_THREAD)
 JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -random.json -road.json -reflexdiffusion.json \
 	-road-reflexdiffusion.json)
-REFLECT := bench reflection --guidance 0.9 1 $(ONE_THREAD)
-SEEN := out/reflection
 TOWNS := .venv/judges
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
 	eval-test-reflexdiffusion-single.json eval-test-drivefine.json eval-real_tracks.json \
-	decoding.json decoding-drivefine.json repair.json \
-	reflection-val.json reflection-tag.json reflection-hard.json reflection-drives.json \
-	cluster-drives.json cluster-eval.json cluster-scenes.json \
+	variants-reflectdrive2.json variants-drivefine.json variants-reflexdiffusion.json variants-lite_steps.json \
 	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
-	closed-loop-road-reflexdiffusion.json closed-loop-planners.json closed-loop-every-full.json \
-	planner-onnxruntime.json step.json node.json) $(JUDGED)
+	closed-loop-road-reflexdiffusion.json closed-loop-planners.json \
+	step.json node.json) $(JUDGED)
 LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
 PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
 BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)
@@ -165,13 +159,6 @@ results-pages: setup
 
 $(TABLES): setup
 	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
-
-# 200 scenes near the limits of handling among 5000 of towns that no other set has; and `hard`, without its images
-$(SEEN)/tag: setup
-	@cd "$(ROOT)" && $(RUN) scenes --scenes test --first 900000 --count 5000 --no-images --out $@
-
-$(SEEN)/hard: setup
-	@cd "$(ROOT)" && $(RUN) scenes --scenes hard --no-images --out $@
 
 # beside the virtual environment's packages, of which it would replace one
 judges: setup
@@ -192,23 +179,22 @@ $(NUMBERS)/eval-test-reflexdiffusion-single.json: COMMAND = eval --scenes test -
 	--privilege objects --setting reflexdiffusion.repair=false
 $(NUMBERS)/eval-test-drivefine.json: COMMAND = eval --scenes test --planner drivefine --privilege route
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
-$(NUMBERS)/decoding.json: COMMAND = bench decoding --scenes val --limit 150 $(ONE_THREAD) --model $(SMALL)/weights.safetensors
-$(NUMBERS)/decoding-drivefine.json: COMMAND = bench decoding --scenes val --limit 100 --planner drivefine $(ONE_THREAD) \
-	--model models/drivefine_small/weights.safetensors
-$(NUMBERS)/repair.json: COMMAND = bench repair --planner reflectdrive2 --scenes val --random-weights --limit 100 $(ONE_THREAD)
-$(NUMBERS)/reflection-val.json: COMMAND = bench reflection --scenes val --limit 200 --guidance 0.9 1 1.3
-$(NUMBERS)/reflection-tag.json: COMMAND = $(REFLECT) --scenes $(SEEN)/tag
-$(NUMBERS)/reflection-tag.json: $(SEEN)/tag
-$(NUMBERS)/reflection-hard.json: COMMAND = $(REFLECT) --scenes $(SEEN)/hard
-$(NUMBERS)/reflection-hard.json: $(SEEN)/hard
-$(NUMBERS)/reflection-drives.json: COMMAND = $(REFLECT) --closed-loop --seeds 10 --duration 25
-$(NUMBERS)/cluster-drives.json: COMMAND = bench cluster --work drives --seeds 4 --duration 4 --repeats 5
-$(NUMBERS)/cluster-eval.json: COMMAND = bench cluster --work eval --repeats 5
-$(NUMBERS)/cluster-scenes.json: COMMAND = bench cluster --work scenes --repeats 3
+$(NUMBERS)/variants-reflectdrive2.json: COMMAND = eval --scenes val --limit 150 --planner reflectdrive2 --variant all \
+	--variant no_edits reflectdrive2.edit_rounds=0 --variant one_draft_round reflectdrive2.draft_rounds=1 \
+	--variant no_repair reflectdrive2.repair=false --variant ten_repairs repair.iterations=10 \
+	--variant one_goal reflectdrive2.score_goals=false \
+	--variant alone reflectdrive2.score_goals=false reflectdrive2.repair=false
+$(NUMBERS)/variants-drivefine.json: COMMAND = eval --scenes val --limit 150 --planner drivefine --variant all \
+	--variant not_refined drivefine.refine=false --variant twelve_rounds drivefine.draft_rounds=12 \
+	--variant one_plan drivefine.candidates=1 --variant no_repair drivefine.repair=false
+$(NUMBERS)/variants-reflexdiffusion.json: COMMAND = eval --scenes val --planner reflexdiffusion \
+	--setting reflexdiffusion.repair=false --variant plain reflexdiffusion.reflection=false \
+	--variant reflection --variant guidance_0.9 reflexdiffusion.guidance=0.9 reflexdiffusion.reflection=false \
+	--variant guidance_1.3 reflexdiffusion.guidance=1.3 reflexdiffusion.reflection=false
+$(NUMBERS)/variants-lite_steps.json: COMMAND = $(CLOSED) --planner reflectdrive2 $(ONE_THREAD) --variant alternating \
+	--variant full_only reflectdrive2.lite_steps_per_full=0
 $(NUMBERS)/closed-loop.json: COMMAND = $(CLOSED) --planner route_follower
 $(NUMBERS)/closed-loop-shipped.json: COMMAND = $(CLOSED) --planner reflectdrive2 --random-weights $(ONE_THREAD)
-$(NUMBERS)/closed-loop-every-full.json: COMMAND = $(CLOSED) --planner reflectdrive2 $(ONE_THREAD) \
-	--setting reflectdrive2.lite_steps_per_full=0
 $(NUMBERS)/closed-loop-lights.json: COMMAND = $(FRESH)
 $(NUMBERS)/closed-loop-road.json: COMMAND = $(FRESH) --random-weights --setting inputs.drivable_type=map
 $(NUMBERS)/closed-loop-reflexdiffusion.json: COMMAND = $(DENOISER)
@@ -222,9 +208,8 @@ $(NUMBERS)/closed-loop-judge-carla-random.json: COMMAND = $(JUDGE) --seeds 6 --p
 $(NUMBERS)/closed-loop-judge-carla-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion
 $(NUMBERS)/closed-loop-judge-carla-road-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion \
 	--setting inputs.drivable_type=map
-$(NUMBERS)/planner-onnxruntime.json: COMMAND = bench planner --model $(SMALL)/weights.safetensors --graphs $(SMALL)/onnx/card.json
-$(NUMBERS)/planner-onnxruntime.json: export OMP_WAIT_POLICY = PASSIVE
 $(NUMBERS)/step.json: COMMAND = bench step --scenes val --limit 100 --runs 5 $(ONE_THREAD)
+$(NUMBERS)/step.json: export OMP_WAIT_POLICY = PASSIVE
 $(NUMBERS)/node.json: COMMAND = bench node
 
 # --- fit for a vehicle: faults, worlds, fuzz, soak; each takes from minutes to hours --------------------------------
@@ -242,11 +227,11 @@ test-worlds: setup
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 soak: setup
-	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(BIN)/python -m reflectdrive_ros.bench.soak --json $(LONG_RUNS)/soak.json $(ARGS); \
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(RUN) bench soak --json $(LONG_RUNS)/soak.json $(ARGS); \
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
 generated: setup
-	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.config > config/reflectdrive.yaml
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.core.config > config/reflectdrive.yaml
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.topics > docs/topics.md

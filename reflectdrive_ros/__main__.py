@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from . import __version__
-from .errors import Parser
-from .installing import import_advice
-from .stopping import run_process
+from .infra.errors import Parser
+from .infra.installing import import_advice
+from .infra.signals import run_process
 
 ABOUT = (
     "Plans the motion of a car with learned planners that correct their own plans; every plan is checked, and an "
@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "make-bag": ("cli.make_bag", "a rosbag2 from a recording that comes with the package, or from the proving ground"),
     "dataset": ("cli.dataset", "scene sets from rosbag2 recordings, for training and evaluation; with a report"),
     "scenes": ("cli.scenes", "makes, completes, checks and shows a scene set of the proving ground"),
-    "eval": ("cli.eval", "planners on a scene set or in closed loop: PDM score table"),
+    "eval": ("cli.eval", "planners, settings or weights on a scene set or in closed loop: PDM scores, side by side"),
     "train": ("cli.train", "training of a planner on a scene set; resumes where it was stopped"),
     "export": ("cli.export", "a planner's weights as ONNX graphs, which run without torch"),
     "engine": ("cli.engine", "TensorRT engines of such graphs, built on the machine that drives with them"),
@@ -40,32 +40,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("cli.doctor", "what is installed, what is missing, what to do"),
 }
 BENCHES: dict[str, tuple[str, str]] = {
-    "planner": ("bench.planner", "a network's planning step on a backend, with its roofline"),
-    "parity": ("bench.parity", "graphs and eager torch on the same scenes: equal ids, both PDMS"),
-    "scoring": ("bench.scoring", "the driving score: time against candidates and agents"),
-    "camera": ("bench.camera", "images per second of the proving ground's cameras"),
-    "ego-mlp": (
-        "training.ego_mlp",
-        "a baseline without images: a small network of ego state and command",
-    ),
-    "ablations": ("bench.ablations", "the effect of the losses L_field and L_SAP at equal budgets"),
-    "decoding": ("bench.decoding", "the effect of each part of ReflectDrive-2's decoding"),
-    "reflection": ("bench.reflection", "the effect of guidance and reflection on the plans of reflexdiffusion"),
-    "inputs": ("bench.inputs", "which of its inputs a planner uses: each is withheld or exchanged"),
-    "plans": (
-        "bench.plans",
-        "an image of the plans of several networks and the driven path, drawn into those of scenes",
-    ),
-    "editing": ("bench.editing", "the effect of AutoEdit and of the plan value, by training"),
-    "rollouts": ("training.rollout_bench", "the time of each part of a step of train rl"),
-    "headroom": ("training.headroom", "what edits of plans could gain, and how much of it the network's features tell"),
-    "step": ("bench.step", "the engine's step without the network: choice, repair and checks"),
-    "repair": ("bench.repair", "effect and cost of goals, repair, its iterations and its search radius"),
-    "forecast": ("bench.forecast", "error of the forecast of agents against their logged paths, and its time"),
-    "compare": ("bench.compare", "which times of two measurements differ by more than noise"),
-    "results": ("bench.results", "writes the pages of results from the measured JSON files"),
-    "cluster": ("bench.cluster", "a Ray cluster on this machine against the local pool"),
+    "step": ("bench.step", "the time of a planning step, in the network and beside it, with its roofline"),
     "node": ("bench.node", "what the node adds to the planner's time, frames lost, memory"),
+    "soak": ("bench.soak", "a long drive with the real node: memory growth, late plans, leaks"),
+    "scoring": ("bench.scoring", "the driving score: time against candidates and agents"),
+    "parity": ("bench.parity", "graphs and eager torch on the same scenes: equal ids, both PDMS"),
+    "results": ("bench.results", "writes the pages of results from the measured JSON files"),
 }
 
 
@@ -117,7 +97,7 @@ def empty_argument(argv: list[str]) -> str:
 def add_command(commands: argparse._SubParsersAction[Parser], name: str, module: str, doc: str, wanted: bool) -> None:
     parser = commands.add_parser(name, help=doc, description=doc)
     if wanted:
-        from .command import HelpFormatter  # with its libraries, which a list of commands does not need
+        from .infra.command import HelpFormatter  # with its libraries, which a list of commands does not need
 
         loaded = load_module(name, f"{__package__}.{module}")
         parser.description = loaded.__doc__

@@ -1,5 +1,5 @@
 // Frenet coordinates along a route, and headings of plans of points (see reflectdrive_ros/scoring/frenet.py,
-// tokens.py).
+// core/tokens.py).
 #pragma once
 
 namespace reflectdrive {

@@ -1,5 +1,5 @@
-// Motion along paths: plans in time (see reflectdrive_ros/kinematics.py), curves through waypoints and their speeds
-// (planning/postprocess), and agents that follow each other (scoring/following.py).
+// Motion along paths: plans in time (see reflectdrive_ros/core/kinematics.py), curves through waypoints and their
+// speeds (planning/postprocess), and agents that follow each other (scoring/following.py).
 #pragma once
 
 namespace reflectdrive {

@@ -31,6 +31,9 @@ if "_REFLECTDRIVE_TEST_SHARED" not in os.environ:
     shared = tempfile.TemporaryDirectory(prefix="reflectdrive-test-shared-")
     os.environ["_REFLECTDRIVE_TEST_SHARED"] = shared.name
 
+# an assertion that fails in a helper shows its values, as in a test
+pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).parent.glob("*.py")))
+
 # Machines are shared and noisy: a slow example is not a wrong one. The same examples every time, so that a red build
 # is red for the next person too.
 settings.register_profile("reflectdrive", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -79,9 +82,9 @@ def pytest_terminal_summary(terminalreporter):
     """What `make fuzz` has tried so far and what failed, also when it was stopped."""
     if "REFLECTDRIVE_FUZZ_JSON" not in os.environ:
         return
-    from test_fuzz import INPUTS, TRIED
+    from fuzzing import INPUTS, TRIED
 
-    from reflectdrive_ros.provenance import provenance
+    from reflectdrive_ros.infra.provenance import provenance
 
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     ended = reports + terminalreporter.stats.get("passed", [])

@@ -1,20 +1,19 @@
-"""A crossroads of four arms with a traffic light, made by netconvert: the smallest town that has everything to turn at.
+"""A crossroads of four arms with a traffic light, built by netconvert: the smallest town with all kinds of turns.
 
-The road from west to east has two lanes each way, the other one lane; arms are 200 m long and end in turning places.
+The road from west to east has two lanes each way, the other one lane; arms are 200 m long and end in turning circles.
 """
 
 import numpy as np
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import roads
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.maps import roads, sumo
 
 ARM_M = 200.0
 LANE_M = 3.5
 ARMS = {"w": (-ARM_M, 0.0, 2), "e": (ARM_M, 0.0, 2), "s": (0.0, -ARM_M, 1), "n": (0.0, ARM_M, 1)}
 
 
-def made(folder):
+def build_network(folder):
     """Its RoadMap; the network is written to `folder`."""
     nodes = ['<node id="c" x="0" y="0" type="traffic_light" radius="7"/>']
     edges = []

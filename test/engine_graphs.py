@@ -7,7 +7,7 @@ import pytest
 from scenes import Clock, config
 from tiny_graphs import BUILT_IN, RULES, SEQUENCES, network
 
-from reflectdrive_ros.config import ModelConfig
+from reflectdrive_ros.core.config import ModelConfig
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export import export, to_bfloat16
 from reflectdrive_ros.model.card import GraphCard, sha256_of

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import AgentKind, CameraFrame, Command, EgoState
 from reflectdrive_ros.data.scene import FAMILIES, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
-from reflectdrive_ros.domain import AgentKind, CameraFrame, Command, EgoState
 from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.scorer import Reference
 from reflectdrive_ros.sim import sampler

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from autoware_map_msgs.msg import LaneletMapBin
-from test_lanelet_map import MAP
+from lanelet_maps import MAP
 
 from reflectdrive_ros.ros import outputs
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import shapely
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.features.cameras import rig
 
 GOLDEN = Path(__file__).parent / "data" / "golden" / "scenes.jsonl.gz"

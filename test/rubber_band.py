@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from reflectdrive_ros.domain import DrivableGrid
-from reflectdrive_ros.tokens import TokenLayout
+from reflectdrive_ros.core.domain import DrivableGrid
+from reflectdrive_ros.core.tokens import TokenLayout
 
 LAYOUT = TokenLayout()
 BOOK = LAYOUT.codebook

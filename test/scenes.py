@@ -4,10 +4,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import Agents, EgoState, Observation, TrafficLights
+from reflectdrive_ros.core.config import Config, VehicleConfig
+from reflectdrive_ros.core.domain import (
+    Agents,
+    EgoState,
+    LanePolylines,
+    Observation,
+    Plan,
+    TrafficLights,
+    Trajectory,
+)
+from reflectdrive_ros.core.lanes import LANE_POINTS
 
 SECOND_NS = 1_000_000_000
+CAR = VehicleConfig()
+SIZE = np.array([CAR.length_m, CAR.width_m])
 
 
 class Clock:
@@ -37,7 +48,7 @@ def turning_route(radius=12.0, before=30.0, turn=np.pi / 2, after=60.0):
     bend = np.stack([before + radius * np.sin(angles), radius * (1 - np.cos(angles))], axis=1)
     away = np.arange(1.0, after)[:, None] * np.array([np.cos(turn), np.sin(turn)]) + bend[-1]
     points = np.concatenate([straight, bend, away])
-    from reflectdrive_ros.geometry import headings_along
+    from reflectdrive_ros.core.geometry import headings_along
 
     return np.concatenate([points, headings_along(points)[:, None]], axis=1)
 
@@ -74,6 +85,23 @@ def later(scene, seconds, forward=None):
 
 def config(**changes):
     """The default configuration with dotted settings: config(planner=.., guard__max_speed_mps=..)."""
-    from reflectdrive_ros.config import override_dotted
+    from reflectdrive_ros.core.config import override_dotted
 
     return override_dotted(Config(), {name.replace("__", "."): value for name, value in changes.items()})
+
+
+def straight_plan(speed=8.0, dt=0.1, horizon=8.0, acceleration=0.0, stamp_ns=SECOND_NS):
+    times = dt * np.arange(1, round(horizon / dt) + 1)
+    poses = np.zeros((len(times), 3))
+    poses[:, 0] = speed * times + 0.5 * acceleration * times**2
+    return Plan(stamp_ns, np.zeros(3), Trajectory(poses, dt))
+
+
+def lanes(*rows, points=LANE_POINTS, pad=2):
+    """Straight lanes along +x from (begin x, y, length, width, limit, light) rows, and rows of padding."""
+    table = np.array(rows, float).reshape(-1, 6)
+    x = table[:, :1] + table[:, 2:3] * np.linspace(0.0, 1.0, points)
+    line = np.stack([x, np.broadcast_to(table[:, 1:2], x.shape)], axis=-1)
+    full = np.concatenate([line, np.zeros((pad, points, 2))])
+    widths, limits, lights = (np.concatenate([table[:, k], np.zeros(pad)]) for k in (3, 4, 5))
+    return LanePolylines(full, widths, limits, lights.astype(np.int64), np.arange(len(full)) < len(table))

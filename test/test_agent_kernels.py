@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scenes import turning_route
 
-from reflectdrive_ros import agent_motion, geometry
-from reflectdrive_ros.domain import AgentKind, Agents, Forecast, ForecastSource
+from reflectdrive_ros.core import agent_motion, geometry
+from reflectdrive_ros.core.domain import AgentKind, Agents, Forecast, ForecastSource
 from reflectdrive_ros.scoring import prediction
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.frenet import FrenetFrame
@@ -45,8 +45,8 @@ def driven(count, seed=1):
 
 def test_places_on_the_road_are_those_of_its_nearest_sample():
     poses = agents().poses
-    nearest = ((poses[:, None, :2] - ROAD.places) ** 2).sum(axis=-1).argmin(axis=1)
-    offset = geometry.rotate(poses[:, :2] - ROAD.places[nearest], -ROAD.heading[nearest])
+    nearest = ((poses[:, None, :2] - ROAD.points) ** 2).sum(axis=-1).argmin(axis=1)
+    offset = geometry.rotate(poses[:, :2] - ROAD.points[nearest], -ROAD.heading[nearest])
     at_m = ROAD.at[nearest] + offset[:, 0]
     expected = at_m, offset[:, 1], np.cos(poses[:, 2] - np.interp(at_m, ROAD.at, ROAD.heading))
     for found, values in zip(prediction.project_to_road(ROAD, poses), expected, strict=True):
@@ -64,7 +64,7 @@ def test_the_lead_is_the_nearest_agent_ahead_on_the_path():
     dx, dy = x - x[:, None], y - y[:, None]  # (A, A): of the column, seen from the row
     both, way = places.on_road[:, None] & places.on_road, np.sign(places.facing)[:, None]
     ahead_m = np.where(both, way * (places.at_m - places.at_m[:, None]), cos * dx + sin * dy)
-    left_m = np.where(both, way * (places.beside_m - places.beside_m[:, None]), cos * dy - sin * dx)
+    left_m = np.where(both, way * (places.lateral_m - places.lateral_m[:, None]), cos * dy - sin * dx)
     lengths_m, widths_m = others.sizes.T
     leads = (
         ((speeds_mps > MOVING_MPS) & (others.kinds != AgentKind.PEDESTRIAN))[:, None]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros import arguments
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.arguments import Range
 from reflectdrive_ros.cli import scenes
+from reflectdrive_ros.infra import arguments
+from reflectdrive_ros.infra.arguments import Range
 
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
 NUMERIC_METAVARS = {"N", "M", "S"}
 PROGRAMS = ("demo.live", "demo.world_node", "ros.node")  # without `reflectdrive COMMAND`
-MODULES = ("bench.soak", "replay.conformance")  # likewise, with a parser of their own
+MODULES = ("replay.conformance", "training.edit_gain_probe")  # likewise, with a parser of their own
 TEXTS = (None, Path, str, arguments.cluster, arguments.location)
 OTHER = {"--camera": "WxH", "--show": "N FILE", "--privilege": "NAME"}  # tested below
 
@@ -105,10 +105,9 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
 
 WITHOUT_SETTINGS = (  # their help says why
     *("scenes", "compare", "import diffusion-planner"),
-    *("bench planner", "bench scoring", "bench camera", "bench forecast", "bench compare", "bench results"),
-    *("bench ego-mlp", "bench rollouts", "bench headroom"),
+    *("bench scoring", "bench results", "training.edit_gain_probe"),
 )
-WITHOUT_JSON = ("bench plans", "bench results")  # likewise
+WITHOUT_JSON = ("bench results", "training.edit_gain_probe")  # likewise
 
 
 def all_commands(monkeypatch):
@@ -119,10 +118,11 @@ def all_commands(monkeypatch):
             (choices,) = (each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction))
             parser = choices[word]
         yield from commands_of(" ".join(words), parser)
-    for module in MODULES:
-        parser = argparse.ArgumentParser()
-        importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
-        yield module, parser
+    for name in MODULES:
+        module = importlib.import_module(f"reflectdrive_ros.{name}")
+        parser = argparse.ArgumentParser(description=module.__doc__)
+        module.add_arguments(parser)
+        yield name, parser
 
 
 def commands_of(name, parser):
@@ -149,7 +149,6 @@ def test_every_command_takes_settings_and_writes_json_or_says_why_not(monkeypatc
 
 
 PARITY = ["bench", "parity", "--model", "weights", "--graphs", "card"]
-ABLATIONS = ["bench", "ablations", "config.yaml", "--train", "train", "--val", "val", "--out", "{out}"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,6 @@ ABLATIONS = ["bench", "ablations", "config.yaml", "--train", "train", "--val", "
             "--setting planner has no effect here: use --planner",
         ),
         ([*PARITY, "--setting", "decoding.goals=4"], "--setting decoding.goals has no effect here: the command reads"),
-        ([*ABLATIONS, "--setting", "seed=3"], "--setting seed has no effect here: the bench sets it for each training"),
     ],
 )
 def test_a_setting_without_effect_is_refused(words, said, tmp_path, capsys):
@@ -211,7 +209,7 @@ def test_a_few_processes_for_each_core_are_allowed():
         (["scenes", f"--{'no-pictures'}"], "--no-images"),
         (["replay", "bag", "--set", "planner=x"], "--setting"),
         (["demo", "--set=planner=x"], "--setting"),
-        (["bench", "repair", "--set", "val"], "--scenes"),
+        (["bench", "step", "--set", "val"], "--scenes"),
         (["export", "weights.safetensors", "--blocks", "6"], "--batch"),
         (["train", "sft", "x.yaml", f"--{'begin-with'}", "run"], "--init-from"),
         (["train", "sft", "x.yaml", f"--{'language'}", "qwen"], "--language-weights"),

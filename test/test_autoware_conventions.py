@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
+from input_stream import instant, latched, small
 from messages import ns
+from operation_modes import driven
 from rclpy.serialization import deserialize_message
 from scenes import Clock
-from test_control import driven
-from test_inputs import instant, latched, small
 
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import PlanSource
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import PlanSource
 from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.planning_core import PlanningCore

@@ -13,12 +13,12 @@ import pytest
 from scenes import Clock, config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.config import ConfigError, ModelConfig, load
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.core.config import ConfigError, ModelConfig, load
+from reflectdrive_ros.core.recipe_config import DecodingConfig
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import Prefilled
-from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError, model_config, verified_sha256
@@ -239,8 +239,8 @@ def test_a_planner_that_has_learned_does_not_start_without_a_model():
 def test_torchs_threads_do_not_spin_in_a_planner_unless_somebody_wants_it(tiny_model, asked, found):  # noqa: F811
     script = (
         "import os, sys\n"
-        "from reflectdrive_ros.config import ModelConfig\n"
-        "from reflectdrive_ros.recipe_config import DecodingConfig\n"
+        "from reflectdrive_ros.core.config import ModelConfig\n"
+        "from reflectdrive_ros.core.recipe_config import DecodingConfig\n"
         "from reflectdrive_ros.runtime.network import load_network\n"
         "assert 'torch' not in sys.modules\n"
         "load_network(ModelConfig(sys.argv[1], sys.argv[2], 'torch', 'cpu', threads=2), DecodingConfig())\n"

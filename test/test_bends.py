@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.kinematics import speeds, with_origin
-from reflectdrive_ros.planning.postprocess.bends import LATERAL_MPS2, YAW_RATE_RPS, bend_limits, slow_in_bends
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import Trajectory
+from reflectdrive_ros.core.kinematics import speeds, with_origin
+from reflectdrive_ros.planning.postprocess.speed_profile import (
+    BEND_LATERAL_MPS2,
+    BEND_YAW_RATE_RPS,
+    bend_limits,
+    slow_in_bends,
+)
 
 
 def arc(speed_mps, radius_m, straight_m=0.0, steps=40):
@@ -29,7 +34,7 @@ def test_a_bend_after_a_straight_is_reached_at_a_comfortable_speed(radius_m):
     fast = arc(12.0, radius_m, straight_m=24.0)
     slowed = slow_in_bends(fast, 12.0)
     assert lateral_mps2(fast).max() > 5.5
-    assert lateral_mps2(slowed).max() < 1.1 * LATERAL_MPS2
+    assert lateral_mps2(slowed).max() < 1.1 * BEND_LATERAL_MPS2
     assert (np.diff(speeds(slowed)) / 0.1 > -2.9).all()  # it brakes comfortably
 
 
@@ -47,7 +52,7 @@ def test_plans_that_are_slow_enough_stay_themselves(plan):
 
 def test_a_tight_bend_is_limited_by_the_yaw_rate():
     limits = bend_limits(arc(4.0, 4.0))
-    assert limits.speeds_mps.min() == pytest.approx(YAW_RATE_RPS * 4.0, rel=0.05)
+    assert limits.speeds_mps.min() == pytest.approx(BEND_YAW_RATE_RPS * 4.0, rel=0.05)
 
 
 def test_a_standing_plan_has_no_bends():

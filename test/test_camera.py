@@ -9,82 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import shapely
+from camera_scene import ALL_GREEN, EGO, LANE_M, PLAIN, SIZES, actors, crossroads, road_lane
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.lanes import Lane
-from reflectdrive_ros.sim.network.roads import RoadLane, RoadMap, RoadType, Signal, Turn
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.maps.roads import RoadMap
 from reflectdrive_ros.sim.render import appearance, camera, scenery, visible_scene
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
-
-LANE_M = 3.3
-JUNCTION_M = 10.0  # from the middle to where its roads end
-WAYS = {"east": (0.0, 2), "north": (0.5 * np.pi, 1), "west": (np.pi, 2), "south": (-0.5 * np.pi, 1)}  # heading, lanes
-SIZES = {
-    Shape.CAR: (4.6, 1.9, 1.5),
-    Shape.VAN: (5.6, 2.1, 2.4),
-    Shape.TRUCK: (9.0, 2.5, 3.6),
-    Shape.BUS: (12.0, 2.55, 3.2),
-    Shape.MOTORCYCLE: (2.2, 0.8, 1.5),
-    Shape.BICYCLE: (1.8, 0.6, 1.75),
-    Shape.PEDESTRIAN: (0.5, 0.6, 1.75),
-    Shape.CONE: (0.4, 0.4, 0.7),
-    Shape.BARRIER: (0.5, 2.0, 1.0),
-    Shape.DOOR: (1.0, 0.15, 1.4),
-}
-EGO = np.array([-60.0, -0.5 * LANE_M, 0.0])  # in the left lane, towards the junction
-ALL_GREEN = np.full(6, Lamp.GREEN)
-
-
-def crossroads():
-    """A road of two lanes each way from west to east, crossed by one of one lane each way, with signals."""
-    lanes, roads, signals = {}, {}, []
-    for name, (heading, count) in WAYS.items():
-        ahead = np.array([np.cos(heading), np.sin(heading)])
-        right = np.array([ahead[1], -ahead[0]])
-        for way, (begin, end) in (("to", (-200.0, -JUNCTION_M)), ("from", (JUNCTION_M, 200.0))):
-            keys = []
-            for index in range(count):
-                aside = (count - index - 0.5) * LANE_M * right
-                line = np.linspace(begin, end, 20)[:, None] * ahead + aside
-                key, across = len(lanes), len(lanes) + 1
-                arrives = way == "to"
-                lanes[key] = road_lane(line, f"{name}_{way}", index, None, (across,) if arrives else ())
-                keys.append(key)
-                if arrives:
-                    over = np.linspace(-JUNCTION_M, JUNCTION_M, 5)[:, None] * ahead + aside
-                    lanes[across] = road_lane(over, f":middle_{key}", 0, "middle", ())
-                    stop = -(JUNCTION_M + 0.5) * ahead + aside
-                    ends = np.array([stop - 0.5 * LANE_M * right, stop + 0.5 * LANE_M * right])
-                    signals.append(Signal("lights", len(signals), key, (across,), ends))
-            roads[f"{name}_{way}"] = shapely.union_all([lanes[key].lane.polygons[0] for key in keys])
-    far, wide, narrow = JUNCTION_M, 2 * LANE_M, LANE_M
-    middle = shapely.MultiPoint([(x, y) for x in (-far, far) for y in (-wide, wide)]).convex_hull
-    middle = middle.union(shapely.box(-narrow, -far, narrow, far)).convex_hull
-    walkways = [box(x, 40.0, y, y + 2.2) for x in (-190.0, 14.0) for y in (wide + 0.3, -wide - 2.5)]
-    walkways = [np.array([(a, c), (b, c), (b, d), (a, d)]) for a, b, c, d in (strip for strip in walkways)]
-    crossing = np.array([(-18.0, -wide), (-14.0, -wide), (-14.0, wide), (-18.0, wide)])
-    return RoadMap(
-        "crossroads",
-        Path("none.net.xml"),
-        lanes,
-        roads,
-        {"middle": middle},
-        tuple(walkways),
-        (crossing,),
-        (),
-        tuple(signals),
-        {},
-    )
-
-
-def box(x, long, low, high):
-    return x, x + long, low, high
-
-
-def road_lane(line, edge, index, across, successors):
-    area = shapely.LineString(line).buffer(0.5 * LANE_M, cap_style="flat")
-    lane = Lane(line, (area,), successors, (), (), 13.9)
-    return RoadLane(lane, f"{edge}_{index}", edge, index, LANE_M, across, Turn.STRAIGHT, RoadType.PLAIN)
 
 
 def moved(road_map, pose):
@@ -116,29 +46,11 @@ def moved(road_map, pose):
     )
 
 
-def actors(*rows):
-    """Rows of shape, x, y, heading in the ego frame, and what else is to be told of them by name."""
-    poses = geometry.compose(EGO, np.array([row[1:4] for row in rows]))
-    told = [row[4] if len(row) > 4 else {} for row in rows]
-    return Actors(
-        np.array([tell.get("id", 40 + k) for k, tell in enumerate(told)]),
-        poses,
-        np.array([tell.get("speed", 0.0) for tell in told]),
-        np.array([SIZES[row[0]] for row in rows]),
-        np.array([int(row[0]) for row in rows]),
-        np.array([tell.get("braking", False) for tell in told]),
-        np.array([tell.get("indicator", 0) for tell in told]),
-    )
-
-
 def rendered(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.0, size=(640, 360), ego=EGO):
     """(H, W, 3) as int."""
     snapshot = Snapshot(time_s, who or Actors.none(), lamps)
     each = next(each for each in camera.rig(*size) if each.name == name)
     return camera.render_image(visible_scene.gather_visible(town, snapshot, ego, light or PLAIN), each).astype(int)
-
-
-PLAIN = replace(appearance.sample_appearance(1), noise=0, pitch_rad=0.0, roll_rad=0.0, height_m=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -152,30 +64,32 @@ def town(road_map):
 
 
 def pixel(point, name="front", size=(640, 360)):
-    """Where a point of the ego frame (3,) is seen, by the matrices that a frame carries."""
+    """Pixel of a point (3,) of the ego frame, by the matrices of a frame."""
     each = next(each for each in camera.rig(*size) if each.name == name)
-    seen = each.pixels_from_camera @ (each.camera_from_ego @ np.array([*point, 1.0]))[:3]
-    return seen[:2] / seen[2]
+    homogeneous_px = each.pixels_from_camera @ (each.camera_from_ego @ np.array([*point, 1.0]))[:3]
+    return homogeneous_px[:2] / homogeneous_px[2]
 
 
 def difference(one, other):
     return np.abs(one - other).max(axis=2)
 
 
-# --- where things are seen -------------------------------------------------------------------------------------------
+# --- projection ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "place"), [("front", (12.0, 1.0)), ("front_left", (7.0, 6.0)), ("front_right", (7.0, -5.0))]
+    ("name", "position"), [("front", (12.0, 1.0)), ("front_left", (7.0, 6.0)), ("front_right", (7.0, -5.0))]
 )
-def test_a_cone_is_seen_where_the_matrices_of_the_frame_say(town, name, place):
-    changed = difference(rendered(town, name=name), rendered(town, actors((Shape.CONE, *place, 0.3)), name=name)) > 20
+def test_a_cone_is_seen_where_the_matrices_of_the_frame_say(town, name, position):
+    changed = (
+        difference(rendered(town, name=name), rendered(town, actors((Shape.CONE, *position, 0.3)), name=name)) > 20
+    )
     rows, columns = np.nonzero(changed)
-    foot, tip = pixel((*place, 0.0), name), pixel((*place, 0.7), name)
+    foot, tip = pixel((*position, 0.0), name), pixel((*position, 0.7), name)
     assert rows.min() == pytest.approx(tip[1], abs=3)
     assert rows.max() == pytest.approx(foot[1], abs=9)  # its foot is 0.4 m deep, and it throws a shadow
     assert columns[rows < foot[1] - 5].mean() == pytest.approx(tip[0], abs=2.5)
-    reach = abs(pixel((place[0], place[1] + 0.8, 0.0), name)[0] - foot[0]) + 30
+    reach = abs(pixel((position[0], position[1] + 0.8, 0.0), name)[0] - foot[0]) + 30
     assert np.abs(columns - foot[0]).max() < reach
 
 
@@ -183,9 +97,9 @@ def test_the_rig_is_pandasets():
     left, front, right = camera.rig(640, 360)
     assert [each.name for each in (left, front, right)] == ["front_left", "front", "front_right"]
     np.testing.assert_allclose(front.pixels_from_camera, [[656.67, 0, 323.33], [0, 656.67, 161.10], [0, 0, 1]])
-    for each, yaw_deg, place in ((left, 57.8, (1.52, 0.64, 1.92)), (right, -57.8, (1.49, -0.60, 1.99))):
+    for each, yaw_deg, position in ((left, 57.8, (1.52, 0.64, 1.92)), (right, -57.8, (1.49, -0.60, 1.99))):
         ego_from_camera = geometry.invert_matrix(each.camera_from_ego)
-        np.testing.assert_allclose(ego_from_camera[:3, 3], place)
+        np.testing.assert_allclose(ego_from_camera[:3, 3], position)
         np.testing.assert_allclose(each.camera_from_ego[:3, :3] @ each.camera_from_ego[:3, :3].T, np.eye(3), atol=1e-12)
         assert np.degrees(np.arctan2(*ego_from_camera[1::-1, 2])) == pytest.approx(yaw_deg)
     small = camera.rig(192, 108)[1]
@@ -203,12 +117,12 @@ def test_frames_say_which_camera_when_and_where(town):
 
 def test_lane_lines_stand_out_from_the_asphalt_at_10_20_and_30_m(town):
     for size in ((640, 360), (192, 108)):
-        seen = rendered(town, size=size).mean(axis=2)
+        brightness = rendered(town, size=size).mean(axis=2)
         for ahead in (10.0, 20.0, 30.0):
             column, row = pixel((ahead, 0.5 * LANE_M - 0.12, 0.0), size=size).round().astype(int)  # the centre line
             lane = int(pixel((ahead, 0.8, 0.0), size=size)[0])  # beside the arrows
-            line = seen[row, column - 1 : column + 2].max()
-            assert line > seen[row, lane] + 12, (size, ahead)
+            line = brightness[row, column - 1 : column + 2].max()
+            assert line > brightness[row, lane] + 12, (size, ahead)
 
 
 # --- everything a driver needs ---------------------------------------------------------------------------------------
@@ -268,8 +182,8 @@ def test_an_indicator_blinks_on_its_own_side_more_than_half_of_the_time(town, si
     dark = rendered(town, actors((Shape.CAR, 15.0, 0.0, 0.0)))
     lit = 0
     for time_s in 5.0 + np.arange(20) / 10:
-        seen = rendered(town, actors((Shape.CAR, 15.0, 0.0, 0.0, {"indicator": side})), time_s=float(time_s))
-        columns = np.nonzero(difference(seen, dark) > 40)[1]
+        image = rendered(town, actors((Shape.CAR, 15.0, 0.0, 0.0, {"indicator": side})), time_s=float(time_s))
+        columns = np.nonzero(difference(image, dark) > 40)[1]
         lit += len(columns) > 0
         middle = pixel((15.0 - 2.3, 0.0, 0.8))[0]
         assert (np.sign(middle - columns) == side).all()
@@ -281,8 +195,8 @@ def test_a_traffic_light_at_30_m_shows_its_colour(town):
     ego = geometry.compose(pole, np.array([-30.0, 2.5, 0.0]))
     for size in ((640, 360), (192, 108)):
         red, green = (rendered(town, lamps=np.full(6, lamp), ego=ego, size=size) for lamp in (Lamp.RED, Lamp.GREEN))
-        for colour, shown, other in ((0, red, green), (1, green, red)):
-            more = shown[..., colour] - other[..., colour]
+        for colour, image, other in ((0, red, green), (1, green, red)):
+            more = image[..., colour] - other[..., colour]
             assert more.max() > 80
             rows, columns = np.nonzero(more > 40)
             at = pixel((30.0, -2.5, 2.8), size=size)
@@ -327,18 +241,20 @@ def test_beside_a_long_truck_the_line_between_decides_not_the_distance(town):
     assert difference(alone, both)[row - 3 : row + 3, column - 3 : column + 3].max() == 0
 
 
-@pytest.mark.parametrize("place", [(-15.0, 0.0), (-1.0, 9.0), (-6.0, -3.0)])
-def test_what_is_behind_the_camera_changes_nothing(town, place):
-    behind = actors((Shape.TRUCK, *place, 0.0))
+@pytest.mark.parametrize("position", [(-15.0, 0.0), (-1.0, 9.0), (-6.0, -3.0)])
+def test_what_is_behind_the_camera_changes_nothing(town, position):
+    behind = actors((Shape.TRUCK, *position, 0.0))
     assert difference(rendered(town), rendered(town, behind)).max() == 0
 
 
-@pytest.mark.parametrize("place", [(2.0, 3.2), (4.5, 0.0), (0.5, -3.0), (1.0, 2.6)])
-def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, place):
+@pytest.mark.parametrize("position", [(2.0, 3.2), (4.5, 0.0), (0.5, -3.0), (1.0, 2.6)])
+def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, position):
     """A bus alongside covers one connected stretch of a side image, up to its border."""
     for name in ("front_left", "front", "front_right"):
-        seen = difference(rendered(town, name=name), rendered(town, actors((Shape.BUS, *place, 0.0)), name=name)) > 12
-        covered = np.flatnonzero(seen[120:240].any(axis=0))
+        changed = (
+            difference(rendered(town, name=name), rendered(town, actors((Shape.BUS, *position, 0.0)), name=name)) > 12
+        )
+        covered = np.flatnonzero(changed[120:240].any(axis=0))
         if len(covered) > 20:
             assert covered.max() - covered.min() < 1.25 * len(covered)
 
@@ -348,8 +264,8 @@ def test_a_lone_lane_and_an_empty_plain_have_images_too():
     lone = RoadMap("lone", Path("none"), {0: lane}, {"only": lane.lane.polygons[0]}, {}, (), (), (), (), {})
     town = scenery.build_scenery(lone, 1)
     nobody = Snapshot(0.0, Actors.none())
-    for place in ((0.0, 0.0, 0.0), (5000.0, 0.0, 1.0)):
-        for frame in camera.render_frames(town, nobody, np.array(place), 0, camera.rig(192, 108), PLAIN):
+    for pose in ((0.0, 0.0, 0.0), (5000.0, 0.0, 1.0)):
+        for frame in camera.render_frames(town, nobody, np.array(pose), 0, camera.rig(192, 108), PLAIN):
             assert frame.pixels.std() > 10  # sky and land
 
 
@@ -412,9 +328,9 @@ def test_a_look_stays_within_what_a_car_on_springs_does():
 
 
 def test_nothing_stands_where_one_drives_or_walks(road_map, town):
-    kept = [*road_map.roads.values(), *road_map.junctions.values()]
-    kept += [shapely.Polygon(ring) for ring in (*road_map.walkways, *road_map.crossings)]
-    tree = shapely.STRtree(kept)
+    clear_areas = [*road_map.roads.values(), *road_map.junctions.values()]
+    clear_areas += [shapely.Polygon(ring) for ring in (*road_map.walkways, *road_map.crossings)]
+    tree = shapely.STRtree(clear_areas)
     points = town.standing.points
     low = points[points[:, 2] < 2.5]  # what hangs higher, over the road, lets one through
     assert len(tree.query(shapely.points(low[:, :2]), predicate="intersects")[0]) == 0

@@ -6,68 +6,41 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from messages import acceleration, camera_info, ns, odometry, raw, route
-from scenes import config
-from test_camera import ALL_GREEN, EGO, PLAIN, actors, crossroads
+from camera_rigs import (  # noqa: F401 (fixtures)
+    RATIONAL,
+    SIZE,
+    inputs_of,
+    looking,
+    own,
+    raw_settings,
+    render_cameras,
+    send,
+    small,
+    status,
+    turned,
+    turned_rig,
+)
+from messages import camera_info, ns, route
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.demo.sensor_messages import camera_mounts
 from reflectdrive_ros.features import reprojection
-from reflectdrive_ros.features.cameras import Camera, rig
+from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.features.reprojection import Calibration, plan_views, project, reproject
-from reflectdrive_ros.ros.inputs.camera_rig import RigInput
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
-from reflectdrive_ros.sim.render import camera, scenery
-from reflectdrive_ros.sim.traffic.actors import Shape, Snapshot
 from reflectdrive_ros.sim.world import World, WorldOptions
 
-SIZE = (288, 144)
 PLUMB_BOB = (-0.30, 0.10, 0.001, -0.0008, -0.02)
-RATIONAL = (-0.30, 0.10, 0.001, -0.0008, -0.02, 0.05, -0.01, 0.001)
 EQUIDISTANT = (-0.02, 0.004, -0.003, 0.0005)
 
 
 def ideal(each, **changes):
     """The calibration of a pinhole camera."""
-    made = Calibration(each.name, each.width, each.height, each.pixels_from_camera, "", (), each.camera_from_ego)
-    return replace(made, **changes)
-
-
-def turned(each, yaw_deg=0.0, pitch_deg=0.0, roll_deg=0.0, moved_m=(0.0, 0.0, 0.0), size=(1280, 960), focal_px=None):
-    """A camera beside a canonical one: turned about its own axes y, x, z, and moved in the ego frame."""
-    pose = np.eye(4)
-    for axis, angle in ((1, yaw_deg), (0, pitch_deg), (2, roll_deg)):
-        pose[:3, :3] = cv2.Rodrigues(np.radians(angle) * np.eye(3)[axis])[0] @ pose[:3, :3]
-    pose = pose @ each.camera_from_ego
-    pose[:3, 3] -= pose[:3, :3] @ np.array(moved_m)
-    focal_px = focal_px or 0.75 * each.pixels_from_camera[0, 0] * size[0] / each.width
-    matrix = np.array([[focal_px, 0.0, size[0] / 2], [0.0, focal_px, size[1] / 2], [0.0, 0.0, 1.0]])
-    return Camera(each.name, *size, matrix, pose)
-
-
-def looking(name, yaw_deg, size=(640, 360), focal_px=400.0):
-    """A camera 1.5 m above base_link that looks level to this bearing (left is positive)."""
-    yaw = np.radians(yaw_deg)
-    ego_from_camera = np.eye(4)
-    ego_from_camera[:3, 0] = np.sin(yaw), -np.cos(yaw), 0.0
-    ego_from_camera[:3, 1] = 0.0, 0.0, -1.0
-    ego_from_camera[:3, 2] = np.cos(yaw), np.sin(yaw), 0.0
-    ego_from_camera[2, 3] = 1.5
-    matrix = np.array([[focal_px, 0.0, size[0] / 2], [0.0, focal_px, size[1] / 2], [0.0, 0.0, 1.0]])
-    return Camera(name, *size, matrix, geometry.invert_matrix(ego_from_camera))
-
-
-@pytest.fixture(scope="module")
-def render():
-    """A function that gives the images of cameras in one instant, RGB."""
-    town = scenery.build_scenery(crossroads(), 5)
-    snapshot = Snapshot(
-        5.0, actors((Shape.CAR, 20.0, 0.5, 0.1), (Shape.VAN, 14.0, 8.0, 0.4), (Shape.CONE, 9.0, -8.0, 0.0)), ALL_GREEN
-    )
-    return lambda cameras: [f.pixels for f in camera.render_frames(town, snapshot, EGO, 0, cameras, PLAIN)]
+    calibration = Calibration(each.name, each.width, each.height, each.pixels_from_camera, "", (), each.camera_from_ego)
+    return replace(calibration, **changes)
 
 
 def decoded(pixels, view):
@@ -83,21 +56,21 @@ def test_a_turned_camera_re_projected_sees_what_the_canonical_one_sees(render):
     sources = [turned(each, 5.0 * (-1) ** k, 3.0, 2.0) for k, each in enumerate(canonical)]
     views = plan_views(canonical, [ideal(each) for each in sources])
     exact = [cv2.resize(pixels, SIZE, interpolation=cv2.INTER_AREA) for pixels in render(rig(4 * 288, 4 * 144))]
-    for view, pixels, wanted, source in zip(views, render(sources), exact, sources, strict=True):
+    for view, pixels, expected, source in zip(views, render(sources), exact, sources, strict=True):
         assert (view.source, view.passes_through) == (source.name, False)
-        found = reproject(view, decoded(pixels, view))
-        grey = cv2.GaussianBlur(cv2.cvtColor(wanted, cv2.COLOR_RGB2GRAY), (3, 3), 0).astype(np.float32)
+        projected = reproject(view, decoded(pixels, view))
+        grey = cv2.GaussianBlur(cv2.cvtColor(expected, cv2.COLOR_RGB2GRAY), (3, 3), 0).astype(np.float32)
         slope = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
-        covered = cv2.erode((found.max(axis=2) > 0).astype(np.uint8), np.ones((5, 5))) > 0
-        away = np.abs(found.astype(int) - wanted).max(axis=2)
+        covered = cv2.erode((projected.max(axis=2) > 0).astype(np.uint8), np.ones((5, 5))) > 0
+        away = np.abs(projected.astype(int) - expected).max(axis=2)
         assert np.percentile(away[covered & (slope < 20)], 99) <= 10
         assert away[covered].mean() < 4.0
-        unaligned = np.abs(cv2.resize(pixels, SIZE, interpolation=cv2.INTER_AREA).astype(int) - wanted).max(axis=2)
+        unaligned = np.abs(cv2.resize(pixels, SIZE, interpolation=cv2.INTER_AREA).astype(int) - expected).max(axis=2)
         assert unaligned.mean() > 4 * away[covered].mean()
 
 
 def test_a_lens_with_distortion_re_projected_sees_what_the_canonical_one_sees(render):
-    """The distorted image is made of a large rendering, by the closed form of the lens."""
+    """The distorted image is computed from a large rendering, by the closed form of the lens."""
     canonical = rig(*SIZE)[1]
     wide = replace(rig(4 * 288, 4 * 144)[1], pixels_from_camera=np.array([[700.0, 0, 576], [0, 700, 288], [0, 0, 1]]))
     (plain,) = render([wide])
@@ -110,13 +83,13 @@ def test_a_lens_with_distortion_re_projected_sees_what_the_canonical_one_sees(re
         else:
             precise = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 100, 1e-10)
             rays = cv2.undistortPoints(pixels, wide.pixels_from_camera, np.array(terms), criteria=precise)
-        places = rays.reshape(-1, 2) * 700.0 + [576.0, 288.0] - 0.5
-        places = places.reshape(*u.shape, 2).astype(np.float32)
-        bent = cv2.remap(plain, places[..., 0], places[..., 1], cv2.INTER_LINEAR)
+        pixel_map = rays.reshape(-1, 2) * 700.0 + [576.0, 288.0] - 0.5
+        pixel_map = pixel_map.reshape(*u.shape, 2).astype(np.float32)
+        bent = cv2.remap(plain, pixel_map[..., 0], pixel_map[..., 1], cv2.INTER_LINEAR)
         (view,) = plan_views([canonical], [ideal(wide, model=model, coefficients=terms)])
-        found = reproject(view, decoded(bent, view))
+        projected = reproject(view, decoded(bent, view))
         assert view.coverage > 0.9
-        away = np.abs(found.astype(int) - exact).max(axis=2)[(found > 0).all(axis=2)]
+        away = np.abs(projected.astype(int) - exact).max(axis=2)[(projected > 0).all(axis=2)]
         assert np.median(away) <= 1
         assert away.mean() < 4.0, model
 
@@ -141,11 +114,11 @@ def test_a_rig_within_half_a_pixel_passes_through_and_one_beyond_does_not():
 def test_pixels_that_no_camera_covers_are_black():
     canonical = rig(*SIZE)[1]
     (view,) = plan_views([canonical], [ideal(turned(canonical, yaw_deg=20.0, focal_px=1400.0))])
-    found = reproject(view, np.full((view.size[1], view.size[0], 3), 200, np.uint8))
-    covered = found.max(axis=2) > 0
+    projected = reproject(view, np.full((view.size[1], view.size[0], 3), 200, np.uint8))
+    covered = projected.max(axis=2) > 0
     assert covered.mean() == pytest.approx(view.coverage, abs=0.01)
     assert 0.2 < view.coverage < 0.8
-    assert found[:, :60].max() == 0 or found[:, -60:].max() == 0
+    assert projected[:, :60].max() == 0 or projected[:, -60:].max() == 0
 
 
 def test_the_mirrored_rig_gives_the_mirrored_image():
@@ -167,9 +140,9 @@ def test_the_mirrored_rig_gives_the_mirrored_image():
         assert mirror_view.size == view.size
         assert mirror_view.coverage == pytest.approx(view.coverage, abs=1e-9)
         image = cv2.resize(pixels, view.size)
-        found = reproject(mirror_view, np.ascontiguousarray(image[:, ::-1]))[:, ::-1].astype(int)
+        projected = reproject(mirror_view, np.ascontiguousarray(image[:, ::-1]))[:, ::-1].astype(int)
         inner = (slice(2, -2), slice(2, -2))
-        away = np.abs(found - reproject(view, image))[inner]
+        away = np.abs(projected - reproject(view, image))[inner]
         assert np.percentile(away, 99) <= 4  # 1/32 px of the tables
 
 
@@ -183,22 +156,22 @@ def test_the_mirrored_rig_gives_the_mirrored_image():
 def test_lenses_project_as_opencv_does(model, terms):
     rays = np.random.default_rng(1).uniform((-0.6, -0.6, 0.9), (0.6, 0.6, 2.1), (200, 3))
     source = ideal(rig(640, 360)[0], model=model, coefficients=terms)
-    found, valid = project(source, rays)
-    given = np.array(terms) if terms else np.zeros(4)
-    expected, _ = cv2.projectPoints(rays, np.zeros(3), np.zeros(3), source.pixels_from_camera, given)
+    projected, valid = project(source, rays)
+    coefficients = np.array(terms) if terms else np.zeros(4)
+    expected, _ = cv2.projectPoints(rays, np.zeros(3), np.zeros(3), source.pixels_from_camera, coefficients)
     assert valid.all()
-    np.testing.assert_allclose(found, expected[:, 0], atol=1e-6)
+    np.testing.assert_allclose(projected, expected[:, 0], atol=1e-6)
 
 
 def test_a_fisheye_projects_as_opencv_does_and_ends_at_90_degrees():
     rays = np.random.default_rng(1).uniform((-3.0, -3.0, 0.5), (3.0, 3.0, 6.5), (200, 3))
     source = ideal(rig(640, 360)[0], model="equidistant", coefficients=EQUIDISTANT)
-    found, valid = project(source, rays)
+    projected, valid = project(source, rays)
     expected, _ = cv2.fisheye.projectPoints(
         rays[:, None], np.zeros(3), np.zeros(3), source.pixels_from_camera, np.array(EQUIDISTANT)
     )
     assert valid.all()
-    np.testing.assert_allclose(found, expected[:, 0], atol=1e-6)
+    np.testing.assert_allclose(projected, expected[:, 0], atol=1e-6)
     assert not project(source, np.array([[1.0, 0.0, -0.01], [0.0, 0.0, -1.0]]))[1].any()
 
 
@@ -220,7 +193,7 @@ def test_each_camera_of_the_network_takes_the_source_that_covers_most_of_it():
     assert views[1].moved_m == pytest.approx(np.hypot(0.85, 0.70), abs=0.01)
 
 
-def test_of_two_that_cover_it_all_the_one_that_looks_there_is_taken():
+def test_of_two_cameras_that_cover_a_view_the_one_aligned_with_it_is_selected():
     wide = ideal(looking("wide", 30.0, focal_px=120.0))
     straight = ideal(looking("straight", 1.0))
     for order in ([wide, straight], [straight, wide]):
@@ -239,57 +212,12 @@ def test_one_fisheye_can_be_all_three_cameras():
 # --- from messages to the network ------------------------------------------------------------------------------------
 
 
-NAMES = ("front_left", "front", "front_right")
-
-
-def small(**changes):
-    return config(cameras__width=288, cameras__height=144, planner="constant_velocity", **changes)
-
-
-def inputs_of(cameras, *, optional=False, infos=(), settings=None, mounts=None):
-    """Inputs with route, calibrations and poses of cameras by name; `infos` replace a camera_info."""
-    made = small(**(settings or {}))
-    found = Inputs(made, SIZE, RigInput(rig(*SIZE), made.cameras, optional=optional))
-    found.put("route", route(), 0)
-    poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
-    found.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
-    for name, each in cameras.items():
-        message = camera_info(name, each.width, each.height)
-        message.k = each.pixels_from_camera.ravel()
-        found.put(f"info:{name}", dict(infos).get(name, message), 0)
-    return found
-
-
-def send(found, images, seconds=1.0):
-    found.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
-    found.put("acceleration", acceleration(seconds), ns(seconds))
-    for name, pixels in images.items():
-        found.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
-    return found.snapshot(ns(seconds))
-
-
-def status(found, seconds=1.0):
-    return next(each for each in found.statuses(ns(seconds)) if each.name == "camera rig")
-
-
-def raw_settings(**more):
-    return {"cameras__compressed": False, **more}
-
-
-def own():
-    return dict(zip(NAMES, rig(640, 360), strict=True))
-
-
-def turned_rig():
-    return {each.name: turned(each, 4.0, 2.0, moved_m=(0.3, 0.0, -0.4), size=(640, 480)) for each in rig(*SIZE)}
-
-
 def test_messages_of_another_rig_become_the_networks_images(render):
     cameras = turned_rig()
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    found = inputs_of(cameras, settings=raw_settings())
-    for seconds in (1.0, 1.1):  # the first is decoded before the calibration is known
-        frames = send(found, images, seconds).observation.cameras[-3:]
+    inputs = inputs_of(cameras, settings=raw_settings())
+    for seconds in (1.0, 1.1):  # the first is decoded before the calibration arrives
+        frames = send(inputs, images, seconds).observation.cameras[-3:]
         views = plan_views(rig(*SIZE), [ideal(each) for each in cameras.values()])
         for frame, view, canonical in zip(frames, views, rig(*SIZE), strict=True):
             assert frame.name == canonical.name
@@ -300,16 +228,16 @@ def test_messages_of_another_rig_become_the_networks_images(render):
                 geometry.invert_matrix(e)[:3, 3] for e in (canonical.camera_from_ego, frame.camera_from_ego)
             )
             np.testing.assert_allclose(its - own_centre, [0.3, 0.0, -0.4], atol=1e-6)
-    shown = status(found)
-    assert (shown.level, shown.message) == (Level.OK, "re-projected into the network's cameras")
-    assert "rotated by 4.47 degrees, 0.50 m from its place" in shown.values["front"]
+    line = status(inputs)
+    assert (line.level, line.message) == (Level.OK, "re-projected into the network's cameras")
+    assert "rotated by 4.47 degrees, 0.50 m from its place" in line.values["front"]
 
 
 def test_messages_of_the_networks_own_rig_give_the_same_bytes_as_without_re_projection(render):
     cameras = own()
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    found = inputs_of(cameras, settings=raw_settings())
-    frames = send(found, images).observation.cameras
+    inputs = inputs_of(cameras, settings=raw_settings())
+    frames = send(inputs, images).observation.cameras
     plain = Inputs(small(**raw_settings()), SIZE)
     plain.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
@@ -322,37 +250,37 @@ def test_messages_of_the_networks_own_rig_give_the_same_bytes_as_without_re_proj
         np.testing.assert_array_equal(frame.pixels, expected.pixels)
         np.testing.assert_array_equal(frame.pixels_from_camera, expected.pixels_from_camera)
         assert frame.name == expected.name
-    assert status(found).message == "the cameras are those of the network"
+    assert status(inputs).message == "the cameras are those of the network"
 
 
 def test_tables_are_made_once_per_calibration(render, monkeypatch):
-    made = []
+    calls = []
     plan = reprojection.plan_views
     monkeypatch.setattr(
-        "reflectdrive_ros.ros.inputs.camera_rig.plan_views", lambda *given: made.append(1) or plan(*given)
+        "reflectdrive_ros.ros.inputs.camera_rig.plan_views", lambda *arguments: calls.append(1) or plan(*arguments)
     )
     cameras = turned_rig()
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    found = inputs_of(cameras, settings=raw_settings())
+    inputs = inputs_of(cameras, settings=raw_settings())
     for k in range(4):
         for name, each in cameras.items():  # drivers repeat camera_info with every image
             message = camera_info(name, each.width, each.height)
             message.k = each.pixels_from_camera.ravel()
-            found.put(f"info:{name}", message, ns(1.0 + 0.1 * k))
-        assert send(found, images, 1.0 + 0.1 * k).observation is not None
-    assert len(made) == 1
+            inputs.put(f"info:{name}", message, ns(1.0 + 0.1 * k))
+        assert send(inputs, images, 1.0 + 0.1 * k).observation is not None
+    assert len(calls) == 1
 
 
 def test_a_camera_of_which_too_little_is_covered_is_a_warning_with_the_numbers(render):
     cameras = own()
     cameras["front"] = looking("front", 25.0, focal_px=650.0)
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    found = inputs_of(cameras, settings=raw_settings())
-    assert send(found, images).observation is not None
-    shown = status(found)
-    assert shown.level is Level.WARN
-    assert re.search("front: front covers [2-5][0-9] % of it", shown.message)
-    assert "at least 60 % are wanted: the rest is black" in shown.message
+    inputs = inputs_of(cameras, settings=raw_settings())
+    assert send(inputs, images).observation is not None
+    line = status(inputs)
+    assert line.level is Level.WARN
+    assert re.search("front: front covers [2-5][0-9] % of it", line.message)
+    assert "at least 60 % are wanted: the rest is black" in line.message
 
 
 # --- what it is for --------------------------------------------------------------------------------------------------
@@ -377,14 +305,14 @@ def test_the_planner_plans_from_another_rig_nearly_what_it_plans_from_its_own():
         for tick in range(80):
             if tick % 10 == 9:
                 others = world.render_images(sources)
-                seen = {"own": world.render_images(own_rig), "scaled": others}
-                seen["re-projected"] = tuple(map(re_projected, views, others))
+                images = {"own": world.render_images(own_rig), "scaled": others}
+                images["re-projected"] = tuple(map(re_projected, views, others))
                 plans = {}
-                for name, frames in seen.items():
+                for name, frames in images.items():
                     engine.reset()
                     plans[name] = engine.step(world.observation(frames)).plan.trajectory.poses[:, :2]
-                for name, apart in away_m.items():
-                    apart.append(np.linalg.norm(plans[name] - plans["own"], axis=1).mean())
+                for name, distances_m in away_m.items():
+                    distances_m.append(np.linalg.norm(plans[name] - plans["own"], axis=1).mean())
             world.step(driver.step(world.observation()).plan)
     assert np.mean(away_m["re-projected"]) < 0.6 * np.mean(away_m["scaled"])
     assert np.median(away_m["re-projected"]) < 0.2

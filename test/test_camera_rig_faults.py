@@ -1,26 +1,26 @@
-"""Rigs that cannot be used, and cameras that are missing: what the node says and whether it drives."""
+"""Rigs that cannot be used, and cameras that are missing: the node's diagnostics and whether it drives."""
 
 import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from messages import camera_info, jpeg, ns, odometry, raw
-from test_camera_rig import (  # noqa: F401 (render is a fixture)
+from camera_rigs import (  # noqa: F401 (render is a fixture)
     NAMES,
     RATIONAL,
     inputs_of,
     looking,
     own,
     raw_settings,
-    render,
+    render_cameras,
     send,
     small,
     status,
     turned_rig,
 )
+from messages import camera_info, jpeg, ns, odometry, raw
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.features import reprojection
 from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.ros.inputs.camera_rig import RigInput, calibration
@@ -67,24 +67,24 @@ def changed_info(**fields):
     ],
 )
 def test_a_calibration_that_cannot_be_used_is_one_sentence(fields, sentence):
-    found = inputs_of(own(), infos={"front": changed_info(**fields)}.items(), settings=raw_settings())
-    snapshot = send(found, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
+    inputs = inputs_of(own(), infos={"front": changed_info(**fields)}.items(), settings=raw_settings())
+    snapshot = send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
     assert snapshot.observation is None
     assert snapshot.problems == (sentence,)
 
 
-def test_a_camera_info_for_another_size_of_the_same_shape_is_scaled_and_said():
-    found = inputs_of(own(), settings=raw_settings())
-    snapshot = send(found, {name: np.full((720, 1280, 3), 90, np.uint8) for name in NAMES})
+def test_a_camera_info_for_another_size_of_the_same_shape_is_scaled_with_a_warning():
+    inputs = inputs_of(own(), settings=raw_settings())
+    snapshot = send(inputs, {name: np.full((720, 1280, 3), 90, np.uint8) for name in NAMES})
     assert snapshot.observation is not None
-    assert status(found).level is Level.WARN
-    assert "camera front: camera_info is for 640 x 360 px, its images have 1280 x 720 px" in status(found).message
+    assert status(inputs).level is Level.WARN
+    assert "camera front: camera_info is for 640 x 360 px, its images have 1280 x 720 px" in status(inputs).message
 
 
 def test_a_camera_without_a_pose_is_one_sentence():
     mounts = {name: geometry.invert_matrix(own()[name].camera_from_ego) for name in NAMES[:2]}
-    found = inputs_of(own(), settings=raw_settings(), mounts=mounts)
-    snapshot = send(found, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
+    inputs = inputs_of(own(), settings=raw_settings(), mounts=mounts)
+    snapshot = send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
     assert snapshot.observation is None
     assert snapshot.problems == (
         "camera front_right: /tf_static has no transform from base_link to 'front_right_optical'",
@@ -94,20 +94,20 @@ def test_a_camera_without_a_pose_is_one_sentence():
 @pytest.mark.parametrize("optional", [False, True])
 def test_a_rig_that_covers_nothing_is_one_sentence(optional):
     cameras = {name: looking(name, 180.0) for name in NAMES}
-    found = inputs_of(cameras, optional=optional, settings=raw_settings())
-    snapshot = send(found, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
+    inputs = inputs_of(cameras, optional=optional, settings=raw_settings())
+    snapshot = send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
     assert snapshot.observation is None
     (sentence,) = snapshot.problems
     assert sentence.startswith("camera rig: no image for any of the network's cameras front_left, front, front_right")
 
 
-def test_a_fisheye_beyond_180_degrees_is_used_up_to_there_and_said():
+def test_a_fisheye_beyond_180_degrees_is_used_up_to_there_with_a_warning():
     cameras = own()
     info = changed_info(distortion_model="equidistant", d=[0.0] * 4)
     info.k = np.array([150.0, 0.0, 320.0, 0.0, 150.0, 180.0, 0.0, 0.0, 1.0])  # 320 px are 122 degrees
-    found = inputs_of(cameras, infos={"front": info}.items(), settings=raw_settings())
-    assert send(found, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES}).observation is not None
-    assert "camera front: what its fisheye sees beyond 90 degrees from its axis is not used" in status(found).message
+    inputs = inputs_of(cameras, infos={"front": info}.items(), settings=raw_settings())
+    assert send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES}).observation is not None
+    assert "camera front: what its fisheye sees beyond 90 degrees from its axis is not used" in status(inputs).message
 
 
 def test_zeros_after_the_coefficients_of_a_model_do_not_count():
@@ -121,7 +121,7 @@ def test_no_calibration_raises_anything_but_its_sentence():
     extreme = [0.0, 1e-300, 1e300, 1e6, -1e6, 9.9e3, -9.9e3, 1.0, -0.2, float("nan"), float("inf")]
     for trial in range(150):
         cameras = replace(small().cameras, rectified=bool(trial % 2))
-        made, infos, poses = RigInput(rig(48, 24), cameras), {}, {}
+        rig_input, infos, poses = RigInput(rig(48, 24), cameras), {}, {}
         for name in NAMES:
             infos[name] = camera_info(name, int(rng.choice([0, 1, 64, 1 << 31])), int(rng.choice([0, 36, 360])))
             infos[name].k = np.where(rng.random(9) < 0.1, rng.choice(extreme, 9), infos[name].k)
@@ -133,8 +133,8 @@ def test_no_calibration_raises_anything_but_its_sentence():
             poses[name] = "base_link", np.vstack([np.c_[turn, rng.choice([0.0, 1.0, 1e150], 3)], [0.0, 0.0, 0.0, 1.0]])
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            made.calibrate(infos, dict(zip(NAMES, NAMES, strict=True)), poses)
-        assert made.status().message
+            rig_input.calibrate(infos, dict(zip(NAMES, NAMES, strict=True)), poses)
+        assert rig_input.status().message
 
 
 def test_rectified_images_follow_p_and_have_no_distortion():
@@ -142,63 +142,63 @@ def test_rectified_images_follow_p_and_have_no_distortion():
     info = changed_info(distortion_model="plumb_bob", d=[-0.3, 0.1, 0.0, 0.0, 0.0])
     info.p = np.c_[0.9 * each.pixels_from_camera, np.zeros(3)].ravel()
     info.r = np.eye(3).ravel()
-    found = calibration(info, "front", each.camera_from_ego, rectified=True)
-    np.testing.assert_allclose(found.pixels_from_camera, 0.9 * each.pixels_from_camera)
-    assert (found.model, found.coefficients) == ("", ())
+    rectified = calibration(info, "front", each.camera_from_ego, rectified=True)
+    np.testing.assert_allclose(rectified.pixels_from_camera, 0.9 * each.pixels_from_camera)
+    assert (rectified.model, rectified.coefficients) == ("", ())
 
 
 # --- cameras that are missing ----------------------------------------------------------------------------------------
 
 
-def test_without_one_camera_there_is_no_observation_unless_the_network_was_trained_for_it(render):  # noqa: F811
+def test_without_one_camera_there_is_no_observation_unless_the_network_was_trained_for_it(render):
     cameras = own()
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
     del images["front_left"]
     assert send(inputs_of(cameras, settings=raw_settings()), images).observation is None
-    found = inputs_of(cameras, optional=True, settings=raw_settings())
-    snapshot = send(found, dict(zip(cameras, render(list(cameras.values())), strict=True)), 1.0)
+    inputs = inputs_of(cameras, optional=True, settings=raw_settings())
+    snapshot = send(inputs, dict(zip(cameras, render(list(cameras.values())), strict=True)), 1.0)
     assert len(snapshot.observation.cameras) == 3
-    snapshot = send(found, images, 1.5)
+    snapshot = send(inputs, images, 1.5)
     left, front, right = snapshot.observation.cameras[-3:]
     assert left.pixels.max() == 0
     assert (left.name, front.pixels.max() > 0, right.pixels.max() > 0) == ("front_left", True, True)
-    assert status(found, 1.5).level is Level.WARN
-    assert "front_left is black" in status(found, 1.5).message
+    assert status(inputs, 1.5).level is Level.WARN
+    assert "front_left is black" in status(inputs, 1.5).message
 
 
-def test_a_car_with_two_cameras_drives_a_network_trained_for_it(render):  # noqa: F811
+def test_a_car_with_two_cameras_drives_a_network_trained_for_it(render):
     names = ("left", "ahead")
     cameras = dict(
         zip(names, (replace(each, name=n) for n, each in zip(names, rig(640, 360)[:2], strict=True)), strict=True)
     )
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
     settings = raw_settings(cameras__names=names, cameras__anchor="ahead")
-    found = inputs_of(cameras, optional=True, settings=settings)
-    frames = send(found, images).observation.cameras
+    inputs = inputs_of(cameras, optional=True, settings=settings)
+    frames = send(inputs, images).observation.cameras
     assert [np.mean(frame.pixels.max(axis=2) > 0).round(1) for frame in frames] == [1.0, 1.0, 0.1]  # its left edge
-    assert "front_right: ahead covers 1" in status(found).message
+    assert "front_right: ahead covers 1" in status(inputs).message
 
 
-def test_a_fourth_camera_that_fills_no_view_may_fail(render):  # noqa: F811
+def test_a_fourth_camera_that_fills_no_view_may_fail(render):
     names = (*NAMES, "rear")
     cameras = {**own(), "rear": looking("rear", 180.0)}
     images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    found = inputs_of(cameras, settings=raw_settings(cameras__names=names))
-    assert len(send(found, images, 1.0).observation.cameras) == 3
+    inputs = inputs_of(cameras, settings=raw_settings(cameras__names=names))
+    assert len(send(inputs, images, 1.0).observation.cameras) == 3
     del images["rear"]
     for name, pixels in images.items():
-        found.put(f"image:{name}", raw(1.5, name, pixels), ns(1.5))
-    assert found.due(ns(1.5))  # at once
-    assert send(found, images, 1.5).observation is not None
-    assert send(found, {name: images[name] for name in NAMES[1:]}, 2.0).observation is None
+        inputs.put(f"image:{name}", raw(1.5, name, pixels), ns(1.5))
+    assert inputs.due(ns(1.5))  # at once
+    assert send(inputs, images, 1.5).observation is not None
+    assert send(inputs, {name: images[name] for name in NAMES[1:]}, 2.0).observation is None
 
 
 def test_compressed_images_are_re_projected_too():
     cameras = turned_rig()
-    found = inputs_of(cameras)
+    inputs = inputs_of(cameras)
     now = ns(1.0)
-    found.put("odometry", odometry(1.0, x=5.0), now)
+    inputs.put("odometry", odometry(1.0, x=5.0), now)
     for name in NAMES:
-        found.put(f"image:{name}", jpeg(1.0, name, pixels=np.full((480, 640, 3), 120, np.uint8)), now)
-    frames = found.snapshot(now).observation.cameras
+        inputs.put(f"image:{name}", jpeg(1.0, name, pixels=np.full((480, 640, 3), 120, np.uint8)), now)
+    frames = inputs.snapshot(now).observation.cameras
     assert all(abs(int(np.median(frame.pixels)) - 120) <= 2 for frame in frames)

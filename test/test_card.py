@@ -7,27 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import config
-from test_reflectdrive2 import seen
+from scripted_network import seen
 from tiny_graphs import RULES, network
 from tiny_net import ONE_LAYER, POSES, tiny_inputs
 
 from reflectdrive_ros.bench.parity import full_rounds, run_step
-from reflectdrive_ros.config import ModelConfig
+from reflectdrive_ros.core.config import ModelConfig
+from reflectdrive_ros.core.recipe_config import DecodingConfig
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.deploy.export import camera_rig, export
 from reflectdrive_ros.features.images import ModelInputs
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import FORMER_FORMATS, RENDERED, GraphCard, GraphError
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning import ReflectDriveDecoding, reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, prefill_sequences
-from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime.graphs import GoalChoice
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network, synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.tokens import TokenLayout
 
 SETTINGS = DecodingConfig(4)
 SHIPPED = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
@@ -130,7 +130,10 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
             {"capabilities": ["fly"]},
             r"has capabilities\[0\] = 'fly', expected one of goals, edit, plan_value, sampling, refine, guidance",
         ),
-        ({"kind": "denoiser"}, r"carries \['reflectdrive.token_net.3'\], expected weights of the format .*curve_net"),
+        (
+            {"kind": "denoiser"},
+            r"carries \['reflectdrive.token_net.3'\], expected weights of the format .*curve_net",
+        ),
     ],
 )
 def test_the_card_of_weights_is_held_to_the_same(tmp_path, values, complaint):

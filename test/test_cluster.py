@@ -21,12 +21,13 @@ from pathlib import Path
 import hand_scenes
 import numpy as np
 import pytest
+from cluster_tasks import waits_and_is_quick
 
-from reflectdrive_ros import arguments, cluster
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.cluster import Cluster, ClusterError
 from reflectdrive_ros.data import sets
-from reflectdrive_ros.parallel import ATTEMPTS, RestartablePool, map_restartable
+from reflectdrive_ros.infra import arguments, cluster
+from reflectdrive_ros.infra.cluster import Cluster, ClusterError
+from reflectdrive_ros.infra.parallel import ATTEMPTS, RestartablePool, map_restartable
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**cluster.DEFAULTS, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
@@ -70,7 +71,7 @@ def outcomes_of(tasks, work, workers, **options):
 
 def surroundings(task, report):
     """What the bits of a result depend on, as the process of a task sees it."""
-    from reflectdrive_ros import parallel
+    from reflectdrive_ros.infra import parallel
 
     names = (*parallel.ONE_THREAD, *parallel.portable_simd_environment())
     matrix = np.random.default_rng(task).normal(size=(300, 300)).astype(np.float32)
@@ -117,11 +118,6 @@ def test_progress_comes_while_tasks_run(both):
     assert seen[-1][1] > 0
 
 
-def waits_forever(task, report):
-    Path(task).write_text(str(os.getpid()))
-    time.sleep(600.0)
-
-
 @pytest.mark.long
 def test_tasks_that_nobody_waits_for_any_more_end(both, tmp_path):
     file = tmp_path / "pid"
@@ -137,10 +133,6 @@ def test_tasks_that_nobody_waits_for_any_more_end(both, tmp_path):
     while alive(pid):
         assert time.monotonic() < until_s
         time.sleep(0.05)
-
-
-def waits_and_is_quick(file, task, report):
-    return waits_forever(file, report) if task == "slow" else task
 
 
 def alive(pid):
@@ -274,8 +266,7 @@ def read(folder):
 def test_goal_scores_rewards_and_rollouts(both, tmp_path):
     pytest.importorskip("torch")
     import torch
-    from test_rl import with_words
-    from test_rl_runs import rl_command
+    from tiny_rl import rl_command, with_words
     from tiny_training import make_set, prepare, weights
 
     from reflectdrive_ros.model import checkpoint
@@ -389,10 +380,10 @@ def test_a_pool_of_a_cluster_is_used_again_and_again(both):
 
 LOCAL = """
 import sys
-from test_cluster import waits_and_is_quick
+from cluster_tasks import waits_and_is_quick
 from functools import partial
-from reflectdrive_ros.cluster import Cluster
-from reflectdrive_ros.parallel import map_restartable
+from reflectdrive_ros.infra.cluster import Cluster
+from reflectdrive_ros.infra.parallel import map_restartable
 for outcome in map_restartable(["slow"], partial(waits_and_is_quick, sys.argv[1]), Cluster("local")): pass
 """
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros import arguments
-from reflectdrive_ros.config import Config, ConfigError, as_yaml, load, override, override_dotted, settings
-from reflectdrive_ros.config_fields import FORMER_NAMES
+from reflectdrive_ros.core.config import Config, ConfigError, as_yaml, load, override, override_dotted, settings
+from reflectdrive_ros.infra import arguments
+from reflectdrive_ros.infra.config_fields import FORMER_NAMES
 
 ROOT = Path(__file__).parents[1]
 LEAVES = list(settings(Config()))
@@ -37,7 +37,7 @@ def one_sentence(fault):
 
 def test_the_shipped_file_is_the_defaults():
     assert (ROOT / "config/reflectdrive.yaml").read_text() == as_yaml(Config()), (
-        "run: python -m reflectdrive_ros.config > config/reflectdrive.yaml"
+        "run: python -m reflectdrive_ros.core.config > config/reflectdrive.yaml"
     )
 
 

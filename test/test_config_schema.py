@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros.config import Config, ConfigError, override_dotted, settings
+from reflectdrive_ros.core.config import Config, ConfigError, override_dotted, settings
 from reflectdrive_ros.ros import config_schema
 
 ROOT = Path(__file__).parents[1]

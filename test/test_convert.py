@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from messages import acceleration, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
 from scenes import ego
 
-from reflectdrive_ros.domain import AgentKind
+from reflectdrive_ros.core.domain import AgentKind
+from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.ros import convert, image_decoding, outputs, rotations
-from reflectdrive_ros.ros.convert import BadMessage
 
 HERE = np.zeros(2)
 

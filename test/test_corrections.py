@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tiny_net import POSES
 
-from reflectdrive_ros.domain import TokenTrace
+from reflectdrive_ros.core.domain import TokenTrace
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.planning.corrections import Correction, corrections
-from reflectdrive_ros.tokens import TokenLayout
 
 LAYOUT = TokenLayout()
 POINTS = np.stack([3.0 * np.arange(1, 9), np.zeros(8)], axis=-1)

@@ -5,14 +5,14 @@ import random
 
 import numpy as np
 import pytest
+from light_inputs import RED, groups, lamp
 from light_maps import STOP_X_M, crossing
 from map_archives import archive, map_message
 from messages import acceleration, ns, odometry, route
 from scenes import Clock
-from test_traffic_lights import RED, groups, lamp
 
-from reflectdrive_ros.config import Config, override_dotted
-from reflectdrive_ros.domain import PlanSource, Verdict
+from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.domain import PlanSource, Verdict
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
@@ -139,7 +139,7 @@ def test_while_stop_lines_are_missing_that_an_earlier_map_had_the_lights_are_not
     assert (status.level is Level.OK, status.values["lost_stop_lines"]) == (lights, "0")
 
 
-def test_stop_lines_of_another_place_that_the_car_has_left_are_no_warning(maps):
+def test_stop_lines_of_another_road_that_the_car_has_left_are_no_warning(maps):
     core = core_on(maps["lit"])
     step_at(core, 1.0)
     send_map(core, maps["elsewhere"])

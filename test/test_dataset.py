@@ -18,14 +18,14 @@ from own_bags import ODOMETRY, ROUTE
 from std_msgs.msg import Bool
 
 from reflectdrive_ros.__main__ import run
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.data import codec, frame_index, shards
+from reflectdrive_ros.dataset import conversion as dataset_module
+from reflectdrive_ros.dataset import frames, index
+from reflectdrive_ros.dataset.index import assign_splits, count_parts
 from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.features.images import model_inputs
-from reflectdrive_ros.replay import dataset as dataset_module
-from reflectdrive_ros.replay import dataset_frames, dataset_index
 from reflectdrive_ros.replay.bag_topics import map_topics
-from reflectdrive_ros.replay.dataset_index import assign_splits, count_parts
 from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.convert import stamp_ns
@@ -96,7 +96,7 @@ def test_images_between_two_ticks_are_the_older_ones_as_in_the_node(bag, tmp_pat
 
 def frames_of(bag, ticks):
     """Rows and files of the scenes of some ticks."""
-    job = dataset_index.Job(bag, "sunny", bag.parent, "")
+    job = index.Job(bag, "sunny", bag.parent, "")
     with BagReader(bag) as reader:
         drive, route = dataset_module.open_drive(job, reader, dataset_module.DatasetOptions(), Config(), (288, 144))
         return [
@@ -107,7 +107,7 @@ def frames_of(bag, ticks):
 
 def test_a_part_of_a_bag_gives_the_same_rows_and_scenes_as_the_whole(bag, monkeypatch):
     """Until `LEAD_NS` before the part objects are left out; their history is 2 s long."""
-    monkeypatch.setattr(dataset_frames, "LEAD_NS", 3_000_000_000)
+    monkeypatch.setattr(frames, "LEAD_NS", 3_000_000_000)
     whole = frames_of(bag, range(16))
     assert [row.tick for row, _ in whole] == list(range(16))
     assert any(scene for _, scene in whole[6:])
@@ -429,11 +429,11 @@ def test_a_set_of_the_proving_ground_is_not_overwritten(bag, tmp_path, capsys):
 def indexed(tmp_path, change):
     """Problem sentence, rows and notice of a changed recording, indexed in this process."""
     whole_bag(tmp_path / "a", change, seconds=7.0)
-    job = dataset_index.Job(tmp_path / "a", "a", tmp_path, "")
-    (tmp_path / dataset_index.FRAMES).mkdir()
+    job = index.Job(tmp_path / "a", "a", tmp_path, "")
+    (tmp_path / index.FRAMES).mkdir()
     options = dataset_module.DatasetOptions()
     problem = dataset_module._run_job(job, lambda _: None, options=options, config=Config(), image_size=(288, 162))
-    header, rows = dataset_index.read_index(job) or ({"notice": ""}, [])
+    header, rows = index.read_index(job) or ({"notice": ""}, [])
     return problem, rows, header["notice"]
 
 
@@ -459,7 +459,7 @@ def test_an_unknown_distortion_model_is_refused_with_those_that_are_known(tmp_pa
     problem, rows, _ = indexed(tmp_path, changed_info(distortion_model="thin_prism", d=[0.1] * 5))
     assert problem == ""
     assert not any(row.valid for row in rows)
-    sentence = dataset_index.no_frame_sentence(tmp_path / "a", rows)
+    sentence = index.no_frame_sentence(tmp_path / "a", rows)
     assert "distortion model 'thin_prism', expected one of plumb_bob, rational_polynomial, equidistant" in sentence
 
 

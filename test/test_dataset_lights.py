@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+from lanelet_maps import settings
+from light_inputs import GREEN, LEFT, RED, lamp
 from light_maps import STOP_X_M, crossing
 from messages import traffic_lights
-from test_lanelet_map import load_map, settings
-from test_traffic_lights import GREEN, LEFT, RED, lamp
 
-from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import EgoState
 from reflectdrive_ros.data.scene_lanes import red_now
-from reflectdrive_ros.domain import EgoState
-from reflectdrive_ros.replay.dataset_lights import LightRecord, red_ahead, runs_red, stop_lines
+from reflectdrive_ros.dataset.lights import LightRecord, red_ahead, runs_red, stop_lines
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.scoring.areas import MapAreas
 
 X_M = 70.0  # of the rear axle: 28 m before the stop line
@@ -27,7 +28,7 @@ def record(tmp_path):
     return LightRecord(load_map(settings(tmp_path / "map.osm")), max_age_s=1.0)
 
 
-def told(record, *messages):
+def lights_of(record, *messages):
     for seconds, *lamps in messages:
         record.put(traffic_lights(seconds, *lamps, lamp(GREEN, LEFT)))  # those who turn left may go
     return record
@@ -35,7 +36,7 @@ def told(record, *messages):
 
 def test_a_red_light_of_the_route_is_a_connector_that_begins_at_its_stop_line(record):
     times = np.arange(9.0, 14.5, 0.5)
-    lights = told(record, *((seconds, lamp(RED)) for seconds in times)).red_lights(ego(), ROUTE)
+    lights = lights_of(record, *((seconds, lamp(RED)) for seconds in times)).red_lights(ego(), ROUTE)
     (line,) = stop_lines(lights)
     np.testing.assert_allclose(line, [[STOP_X_M - X_M, 1.75], [STOP_X_M - X_M, -1.75]])
     assert lights.red.all()
@@ -43,7 +44,7 @@ def test_a_red_light_of_the_route_is_a_connector_that_begins_at_its_stop_line(re
 
 
 def test_the_states_of_the_next_4_s_follow_the_messages_and_end_with_their_age(record):
-    told(record, (9.9, lamp(RED)), (10.9, lamp(RED)), (11.8, lamp(GREEN)), (12.5, lamp(RED)))
+    lights_of(record, (9.9, lamp(RED)), (10.9, lamp(RED)), (11.8, lamp(GREEN)), (12.5, lamp(RED)))
     (red,) = record.red_lights(ego(), ROUTE).red
     assert red[:18].all()  # until 11.7 s
     assert not red[18:25].any()
@@ -52,7 +53,7 @@ def test_the_states_of_the_next_4_s_follow_the_messages_and_end_with_their_age(r
 
 
 def test_a_message_after_the_frame_changes_nothing_at_its_stamp(record):
-    told(record, (9.9, lamp(GREEN)), (10.05, lamp(RED)))
+    lights_of(record, (9.9, lamp(GREEN)), (10.05, lamp(RED)))
     (red,) = record.red_lights(ego(), ROUTE).red
     assert not red[0]
     assert red[1]
@@ -60,18 +61,18 @@ def test_a_message_after_the_frame_changes_nothing_at_its_stamp(record):
 
 def test_without_messages_or_with_green_there_is_no_connector(record):
     assert len(record.red_lights(ego(), ROUTE).connectors) == 0
-    assert len(told(record, (9.9, lamp(GREEN))).red_lights(ego(), ROUTE).connectors) == 0
+    assert len(lights_of(record, (9.9, lamp(GREEN))).red_lights(ego(), ROUTE).connectors) == 0
 
 
 def test_planners_on_vectors_read_its_stop_line(record):
-    lights = told(record, (9.9, lamp(RED))).red_lights(ego(), ROUTE)
+    lights = lights_of(record, (9.9, lamp(RED))).red_lights(ego(), ROUTE)
     _, states, lines = red_now(MapAreas(), lights)
     assert len(states.ids) == 1
     np.testing.assert_allclose(lines.ends[0], stop_lines(lights)[0])
 
 
 def test_a_drive_over_the_stop_line_while_it_is_red_runs_the_light(record):
-    lights = told(record, (9.9, lamp(RED)), (10.9, lamp(RED)), (11.9, lamp(GREEN)), (12.8, lamp(GREEN)))
+    lights = lights_of(record, (9.9, lamp(RED)), (10.9, lamp(RED)), (11.9, lamp(GREEN)), (12.8, lamp(GREEN)))
     lights = record.red_lights(ego(), ROUTE)
     at_s = 0.1 * np.arange(41)
 

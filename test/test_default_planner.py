@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shipped_planner import CONFIG, GRAPHS, HERE, SCENES, SMALL
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import parity
 from reflectdrive_ros.cli.eval import Console
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.evaluation.closed_loop import CameraHistory
 from reflectdrive_ros.features.images import model_inputs
-from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.model.card import MAX_PDMS_DROP
 from reflectdrive_ros.planning import get_planner
 from reflectdrive_ros.planning.planner import PlannerContext
@@ -32,16 +32,12 @@ from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.replay.golden import POINT_STRIDE, TOLERANCES, compare_arrays
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
+from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import model_config
 from reflectdrive_ros.runtime.network import load_network
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.sim.world import World, WorldOptions
 
-HERE = Path(__file__).parent
-SMALL = HERE.parent / "models" / "reflectdrive2_small"
-GRAPHS = {"fp32": SMALL / "onnx" / "card.json", "int8": SMALL / "int8" / "card.json"}
-SCENES = HERE / "data" / "scenes_val"  # `reflectdrive scenes --scenes val --count 20`
 STORED = 20  # scenes of it
 GOLDENS = {
     "recording": HERE / "golden" / "pandaset_002.reflectdrive2.npz",
@@ -51,7 +47,6 @@ GOLDENS = {
 ALLOWED = {**TOLERANCES, "tokens": 0, "step": 0}
 RECORDED_NS, WORLD_STEPS = 5_000_000_000, 20
 PDMS_100 = 83.2  # percent, on the first hundred scenes of a set 'val' of a hundred
-CONFIG = replace(Config(), engine=replace(Config().engine, deadline_ms=NO_DEADLINE_MS))
 
 
 def rows_of(reports):

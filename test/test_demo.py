@@ -19,8 +19,8 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import demo
+from reflectdrive_ros.maps.sumo import SumoMissing
 from reflectdrive_ros.ros.bag import BagReader
-from reflectdrive_ros.sim.sumo import SumoMissing
 
 ROOT = Path(__file__).parents[1]
 TRAJECTORY, STATUS = "/planning/reflectdrive/output/trajectory", "/planning/reflectdrive/output/status"
@@ -85,11 +85,11 @@ def test_the_ego_goes_where_its_plans_lead(five_seconds):
         for m in odometry
     }
     assert len(at) == 50
-    made = plans(out)
-    assert set(made) <= set(at)
+    plans_by_stamp = plans(out)
+    assert set(plans_by_stamp) <= set(at)
     gaps = [
         np.hypot(*(np.array(at[stamp + 500_000_000]) - points[4, :2]))
-        for stamp, points in made.items()
+        for stamp, points in plans_by_stamp.items()
         if stamp + 500_000_000 in at
     ]
     assert np.median(gaps) < 0.3
@@ -111,8 +111,8 @@ def test_bag_numbers_and_page_are_left_behind(five_seconds, tmp_path):
     assert '"world":{"rings":[[[' in page
     assert page.count("/9j/") >= 3 * 40  # images
     data = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL).group(1))
-    told = [(f["t"], *pair) for f in data["frames"] for pair in zip(data["statuses"], f["diagnostics"], strict=True)]
-    assert not [line for line in told if line[2] and "nothing received yet" in line[2][1]]
+    lines = [(f["t"], *pair) for f in data["frames"] for pair in zip(data["statuses"], f["diagnostics"], strict=True)]
+    assert not [line for line in lines if line[2] and "nothing received yet" in line[2][1]]
     assert all(f["clock"].startswith("simulated, stamp 100") for f in data["frames"])  # the world's clock has no date
     assert "driven" in done.stdout
     code = main(["replay", str(out / "world"), "--out", str(tmp_path), "--no-report"])
@@ -186,8 +186,8 @@ def test_ctrl_c_ends_a_live_drive_as_planned_with_its_summary_report_and_bag(tmp
         command(tmp_path, *words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        said = next((line for line in process.stdout if "shows the drive; Ctrl-C ends it" in line), "nothing")
-        assert f"http://127.0.0.1:{port}/" in said
+        ready_line = next((line for line in process.stdout if "shows the drive; Ctrl-C ends it" in line), "nothing")
+        assert f"http://127.0.0.1:{port}/" in ready_line
         until = time.perf_counter() + 60.0
         plan = None
         while plan is None and time.perf_counter() < until:
@@ -195,13 +195,13 @@ def test_ctrl_c_ends_a_live_drive_as_planned_with_its_summary_report_and_bag(tmp
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/state.json", timeout=10) as answer:
                 plan = json.load(answer)["plan"]
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=120.0)
-        assert process.returncode == 0, told
+        output, _ = process.communicate(timeout=120.0)
+        assert process.returncode == 0, output
     finally:
         process.kill()
         process.wait()
-    assert "Traceback" not in told, told
-    assert "speed limits allow" in told
+    assert "Traceback" not in output, output
+    assert "speed limits allow" in output
     numbers = json.loads((tmp_path / "summary.json").read_text())
     assert numbers == json.loads((tmp_path / "copy.json").read_text())
     assert 0 < numbers["plans"] <= numbers["world"]["ticks"] < 600
@@ -228,11 +228,11 @@ def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys
     def missing(*_):
         raise SumoMissing
 
-    monkeypatch.setattr("reflectdrive_ros.sim.sumo.binary", missing)
-    monkeypatch.setattr("reflectdrive_ros.sim.sumo.libsumo", missing)
+    monkeypatch.setattr("reflectdrive_ros.maps.sumo.binary", missing)
+    monkeypatch.setattr("reflectdrive_ros.sim.sumo_library.libsumo", missing)
     assert run("--out", tmp_path) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.endswith(
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.endswith(
         "SUMO is not installed: pip install '.[sim]' in a clone of reflectdrive; `reflectdrive demo --recording` needs "
         "no world"
     )

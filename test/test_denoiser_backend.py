@@ -9,30 +9,29 @@ import numpy as np
 import pytest
 import torch
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
+from flop_counter import counted
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from scenes import Clock, config
-from test_default_planner import SCENES
-from test_roofline import counted
+from shipped_planner import SCENES
 from tiny_denoiser import SPEC, tiny_denoiser
 from tiny_graphs import as_set, rewrite, unknown_to_tensorrt
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.bench import denoiser as bench
-from reflectdrive_ros.bench.parity import read_scenes
+from reflectdrive_ros.bench.parity import compare_samples, read_scenes
 from reflectdrive_ros.bench.roofline import denoiser_costs
-from reflectdrive_ros.config import ConfigError, ModelConfig
+from reflectdrive_ros.core.config import ConfigError, ModelConfig
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.data.shards import SetError
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export_denoiser import export_denoiser
 from reflectdrive_ros.features.vectors import without_conditions
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.card import GraphCard, GraphError
 from reflectdrive_ros.model.checkpoint import CheckpointError
-from reflectdrive_ros.model.curve import checkpoint
-from reflectdrive_ros.model.curve import net as curve_net
+from reflectdrive_ros.model.denoiser import checkpoint
+from reflectdrive_ros.model.denoiser import net as denoiser_net
 from reflectdrive_ros.planning.planner import PlannerContext, PlanningError, token_network
-from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime import engine, network
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.ort_backend import OrtDenoiser
@@ -158,7 +157,7 @@ def config_of(path):
 
 def test_conditions_are_dropped_from_arrays_as_from_tensors(eager):
     dropped = eager.tensors(without_conditions(INPUTS), False)
-    for mine, other in zip(dropped, curve_net.without_conditions(eager.tensors(INPUTS, False)), strict=True):
+    for mine, other in zip(dropped, denoiser_net.without_conditions(eager.tensors(INPUTS, False)), strict=True):
         assert torch.equal(mine, other)
 
 
@@ -167,7 +166,7 @@ def test_an_encoded_scene_is_denoised_as_by_the_whole_network(net, eager):
     tensors = eager.tensors(INPUTS, False)
     for time in (1.0, 0.3):
         found = eager.denoise(context, noise(), time)
-        for row, given in enumerate((tensors, curve_net.without_conditions(tensors))):
+        for row, given in enumerate((tensors, denoiser_net.without_conditions(tensors))):
             noisy = torch.tensor(noise(), dtype=torch.float32)[None, None]
             with torch.inference_mode():
                 whole = net.denoise(noisy, torch.full((1, 1), time), net.encode(given))
@@ -290,28 +289,14 @@ def test_futures_of_another_shape_are_refused(card):
 # --- benches ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_bench_times_each_part_at_both_batches(net, eager, monkeypatch):
-    monkeypatch.setattr(bench, "measure_peaks", lambda *_: (1e10, 1e10))
-    numbers = bench.figures(eager, net, "cpu", 1, 2, Console(quiet=True))
-    for part in bench.PARTS:
-        for batch in ("1", "2"):
-            assert 0 < numbers[f"{part}_ms_p50"][batch] <= numbers[f"{part}_ms_p99"][batch]
-            assert numbers[f"eager_{part}_ms_p50"][batch] > 0
-        assert 0 < numbers[f"roofline_{part}_ms"]["1"] < numbers[f"roofline_{part}_ms"]["2"]
-    (table,) = bench.tables({**numbers, "config": "tiny", "backend_description": "torch", "steps": 2})
-    assert table.row_count == 6
-    monkeypatch.setattr(bench, "BATCHES", (1,))
-    assert bench.figures(eager, net, None, 1, 1, Console(quiet=True))["roofline_plan_ms"] is None
-
-
 def test_plans_of_equal_networks_are_equal_and_those_of_others_are_not(eager):
     other = TorchDenoiser(tiny_denoiser(1), capabilities=["guidance"])
     scenes = list(read_scenes(SCENES, 2, Console(quiet=True), images=False))
-    same, different = (bench.compare(eager, each, scenes) for each in (eager, other))
+    same, different = (compare_samples(eager, each, scenes) for each in (eager, other))
     assert (same["scenes"], same["difference_m_max"]) == (2, 0.0)
     assert different["difference_m_max"] >= different["ego_difference_m_max"] > 0.1
     with pytest.raises(SetError, match="no scene to compare on"):
-        bench.compare(eager, other, [])
+        compare_samples(eager, other, [])
 
 
 def test_the_counted_products_are_those_that_torch_counts(net, eager):

@@ -4,24 +4,14 @@ The aggregator is not installed here. Its rules are those of its documentation: 
 status that was never received counts as an error, and a diagnostic may be named once only.
 """
 
-from pathlib import Path
-
 import pytest
-import yaml
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_tree import BY_PATH, TOP, UNITS, level, levels_of
+from input_stream import instant, latched
 from messages import ns
-from rclpy.serialization import deserialize_message
 from scenes import Clock, config
-from test_inputs import instant, latched
 
-from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.ros.topics import NODE_NAME
-
-UNITS = yaml.safe_load((Path(__file__).parents[1] / "config" / "diagnostic_graph.yaml").read_text())["units"]
-BY_PATH = {unit["path"]: unit for unit in UNITS}
-TOP = "/autoware/planning/reflectdrive"
 
 
 def diagnostics(unit):
@@ -30,24 +20,6 @@ def diagnostics(unit):
         return [f"{unit['node']}: {unit['name']}"]
     inside = [*unit.get("list", ()), *([unit["item"]] if "item" in unit else [])]
     return [name for child in inside for name in diagnostics(child)]
-
-
-def level(unit, levels):
-    if unit["type"] == "diag":
-        return levels.get(f"{unit['node']}: {unit['name']}", Level.ERROR)
-    if unit["type"] == "link":
-        return level(BY_PATH[unit["link"]], levels)
-    if unit["type"] == "warn-to-ok":
-        found = level(unit["item"], levels)
-        return Level.OK if found is Level.WARN else found
-    assert unit["type"] == "and"
-    return max(level(child, levels) for child in unit["list"])
-
-
-def levels_of(core, now_s):
-    content = outputs.diagnostics(core.statuses(ns(now_s)), ns(now_s), NODE_NAME)
-    message = deserialize_message(content, DiagnosticArray)
-    return {status.name: Level(status.level[0]) for status in message.status}
 
 
 def driving(**settings):

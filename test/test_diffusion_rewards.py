@@ -2,28 +2,28 @@
 
 from dataclasses import replace
 
+import denoiser_training
 import numpy as np
 import pytest
-import test_diffusion_training as training
 import torch
 from lightning_fabric import Fabric
 from tiny_training import Silent, make_set
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import ScoringConfig
+from reflectdrive_ros.core.config import ScoringConfig
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.model.curve.net import CurveNet
+from reflectdrive_ros.model.denoiser.net import DenoiserNet
 from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
 from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob
-from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate
-from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_places
+from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
+from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_steps
 from reflectdrive_ros.training.rewards import COLUMNS, KeptScenes, PoseScorer, ScorePool
 from reflectdrive_ros.training.settings import DiffusionLossConfig, PlanRewardConfig
 from reflectdrive_ros.training.vector_data import build_vector_set
 
-SPEC = replace(training.SPEC, route_line_rows=3, ego_frenet=True)
-TINY = replace(training.TINY, spec=SPEC)
+SPEC = replace(denoiser_training.SPEC, route_line_rows=3, ego_frenet=True)
+TINY = replace(denoiser_training.TINY, spec=SPEC)
 SCENES = 6
 MANY = PlanRewardConfig(weight=1.0, plans=64, pace_m=2.5, offset_m=0.5)
 
@@ -83,7 +83,7 @@ def test_the_rewards_of_plans_are_their_scores(folder, scenes, pool):
 def test_scenes_that_stay_in_memory_score_as_those_that_are_read(folder, scenes):
     """Three stay of six that are asked for in turn; the fastest plan ends beyond the index of their areas."""
     kept, read = KeptScenes(3), list(shards.read(folder, images=False, on_damage=pytest.fail))
-    plans = np.stack([plans_at(speed)[0, waypoint_places(SPEC)] for speed in (4.0, 9.0, 16.0)])
+    plans = np.stack([plans_at(speed)[0, waypoint_steps(SPEC)] for speed in (4.0, 9.0, 16.0)])
     scorer = PoseScorer(ScoringConfig())
     for place in (0, 0, 1, 2, 3, 4, 5, 0, 5, 4):
         found = kept.read(*scenes.scene_of(place))
@@ -126,11 +126,11 @@ def test_a_standing_ego_keeps_its_steering_and_imitates_nobody(scenes):
     places = np.arange(SCENES)
     arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
     asked = settings.DiffusionDataConfig(standing_share=1.0, samples=1)
-    batch = training.VectorBatch.of(arrays, places, places < 0, asked, np.random.default_rng(0), slice(None))
+    batch = VectorBatch.of(arrays, places, places < 0, asked, np.random.default_rng(0), slice(None))
     assert (batch.ego[:, [4, 5, 6, 7, 9]] == 0.0).all()
     np.testing.assert_array_equal(batch.ego[:, [0, 1, 2, 3, 8]], arrays["ego"][:, [0, 1, 2, 3, 8]])
     assert arrays["ego"][:, 4].all()
-    net = CurveNet(TINY)
+    net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
     assert DiffusionLosses(net, DiffusionLossConfig())(batch)["ego"] == 0.0
 
@@ -147,8 +147,8 @@ def test_the_loss_moves_plans_the_way_they_should_change(scenes):
     places = np.arange(4)
     arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
     asked = settings.DiffusionDataConfig(condition_dropout=0.0, samples=1)
-    batch = training.VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
-    net = CurveNet(TINY)
+    batch = VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
+    net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
     present = net.present_states(batch.inputs)
     with torch.no_grad():
@@ -170,7 +170,7 @@ def test_the_loss_moves_plans_the_way_they_should_change(scenes):
 
 
 def config(**changes):
-    return replace(training.config(**changes), reward=PlanRewardConfig(weight=1.0, plans=2))
+    return replace(denoiser_training.config(**changes), reward=PlanRewardConfig(weight=1.0, plans=2))
 
 
 def train(of, pool, stop=lambda: False):
@@ -186,7 +186,7 @@ def test_a_run_with_rewards_that_is_stopped_ends_with_the_same_weights(scenes, t
     asked = iter([False, False, True])
     assert train(job("parts"), pool, lambda: next(asked)).step == 2
     assert train(job("parts"), pool).step == 4
-    whole, parts = training.weights(tmp_path / "whole"), training.weights(tmp_path / "parts")
+    whole, parts = denoiser_training.weights(tmp_path / "whole"), denoiser_training.weights(tmp_path / "parts")
     for name, value in whole.items():
         assert torch.equal(value, parts[name]), name
 
@@ -203,7 +203,7 @@ def test_the_command_logs_the_scores_of_its_plans(folder, tmp_path, monkeypatch)
 
 
 def test_rewards_of_a_network_of_the_ego_frame_are_refused(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(settings.DENOISERS, "small", lambda: training.TINY)
+    monkeypatch.setitem(settings.DENOISERS, "small", lambda: denoiser_training.TINY)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("data: {batch: 4}\nreward: {weight: 1.0}\n")
     assert main(["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run")]) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from reflectdrive_ros.__main__ import run
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.evaluation import displacement
+from reflectdrive_ros.evaluation import bootstrap, displacement
 from reflectdrive_ros.scoring.areas import MapAreas
 
 
@@ -47,9 +47,9 @@ def test_intervals_hold_the_mean_narrow_with_the_scenes_and_do_not_depend_on_blo
         assert low < found["ade_m"]["3"] < high
         widths.append(high - low)
     assert widths[1] < 0.3 * widths[0]
-    whole = displacement.bootstrap_intervals(few)
-    monkeypatch.setattr(displacement, "DRAWS_AT_ONCE", 200)
-    assert np.allclose(displacement.bootstrap_intervals(few), whole)
+    whole = bootstrap.bootstrap_intervals(few)
+    monkeypatch.setattr(bootstrap, "DRAWS_AT_ONCE", 200)
+    assert np.allclose(bootstrap.bootstrap_intervals(few), whole)
 
 
 @pytest.fixture(scope="module")

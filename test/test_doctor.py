@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reflectdrive_ros.cli import doctor
-from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.core.config import Config, override_dotted
 from reflectdrive_ros.ros import system_checks
 from reflectdrive_ros.ros.system_checks import State
 

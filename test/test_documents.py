@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from reflectdrive_ros.documents import (
+from reflectdrive_ros.infra.documents import (
     DEEPEST,
     FILE_NAME,
     SHA256,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros.domain import (
+from reflectdrive_ros.core.domain import (
     Agents,
     CameraFrame,
     Command,
@@ -19,7 +19,7 @@ from reflectdrive_ros.domain import (
     Plan,
     Trajectory,
 )
-from reflectdrive_ros.field_checks import check_array
+from reflectdrive_ros.core.field_checks import check_array
 
 EGO = EgoState(1_000_000_000, np.array([10.0, -3.0, 0.2]), 8.0)
 CAMERA = CameraFrame(1_000_000_000, "front", np.zeros((36, 64, 3), np.uint8), np.eye(3), np.eye(4))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from test_rl_runs import network_to_begin_with, with_words  # noqa: F401 (a fixture)
+from tiny_rl import network_to_begin_with, with_words  # noqa: F401 (a fixture)
 from tiny_training import command, network, two_sets  # noqa: F401 (two_sets is a fixture)
 
 from reflectdrive_ros.cli import train as train_run

@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from input_stream import instant, ready, small
 from messages import ns, odometry
 from nav_msgs.msg import OccupancyGrid
+from replay_records import frame
 from scenes import Clock, ego
-from test_inputs import instant, ready, small
-from test_report import frame
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import InputsConfig, VehicleConfig
-from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import InputsConfig, VehicleConfig
+from reflectdrive_ros.core.domain import Verdict
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps.drivable_area import MapDrivableArea, build_grid
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.replay import recorded_world
 from reflectdrive_ros.ros import convert, outputs, topics
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.map_drivable import MapDrivableArea, build_grid
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.rotations import quaternion_from_yaw
 from reflectdrive_ros.scoring import drivable
@@ -57,16 +57,16 @@ def converted(message, at=(0.0, 0.0, 0.0), now_s=0.0, speed=5.0, free_below=50, 
     st.integers(0, 2**32 - 1),
 )
 def test_a_grid_never_says_that_there_is_more_room_than_there_is(at, turn, resolution, seed):
-    """However grid and car are turned: what it tells is at most the way to the kerb, and little less on the road."""
+    """For any pose of grid and car, its clearance is at most the distance to the kerb, and little less on the road."""
     corner = geometry.compose(np.array([12.0, 0.0, turn]), np.array([-50.0, -50.0, 0.0]))
     build_grid = converted(grid(resolution=resolution, size=(100.0, 100.0), origin=tuple(corner)), at)
     points = np.random.default_rng(seed).uniform((-4, -8), (20, 8), (200, 2))
     truth = 3.0 - np.abs(geometry.transform_points(np.array(at), points)[:, 1])
-    told = drivable.clearances(build_grid, points)
-    truth = np.maximum(truth, -drivable.REACH_M)  # further out it is not told how far
-    assert (told <= truth + 0.72 * resolution).all()  # the road itself is told in whole cells
+    clearances = drivable.clearances(build_grid, points)
+    truth = np.maximum(truth, -drivable.REACH_M)  # distances beyond are capped
+    assert (clearances <= truth + 0.72 * resolution).all()  # the road consists of whole cells
     near = truth > -3.0
-    assert (told >= truth - 2.5 * resolution)[near].all()
+    assert (clearances >= truth - 2.5 * resolution)[near].all()
 
 
 def test_a_grid_of_the_car_itself_is_moved_by_what_the_car_drove_since():
@@ -165,7 +165,7 @@ def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, 
     assert str(report.plan.check).endswith("unchecked: no drivable space")
 
 
-def test_the_topic_is_there_when_it_is_asked_for():
+def test_the_topic_is_subscribed_when_the_settings_require_it():
     assert "drivable" not in [topic.key for topic in topics.inputs(small())]
     (topic,) = [t for t in topics.inputs(small(inputs__drivable_type="grid")) if t.key == "drivable"]
     assert (topic.type, topic.required) == ("nav_msgs/msg/OccupancyGrid", False)
@@ -175,18 +175,18 @@ def test_the_topic_is_there_when_it_is_asked_for():
 
 
 class AtOnce:
-    """An executor that has done its work when it is asked."""
+    """An executor that runs its work at once."""
 
-    def submit(self, work, *given):
+    def submit(self, work, *arguments):
         done = Future()
-        done.set_result(work(*given))
+        done.set_result(work(*arguments))
         return done
 
 
 @pytest.fixture(scope="module")
 def lanelets():
     pytest.importorskip("lanelet2")
-    from test_lanelet_map import MAP
+    from lanelet_maps import MAP
 
     return load_map(InputsConfig(drivable_type="map", lanelet_map=str(MAP)))
 
@@ -195,7 +195,7 @@ def lanelets():
 def driven():
     """(N, 3) poses of a car that was really driven on the map."""
     pytest.importorskip("lanelet2")
-    from test_lanelet_map import drive
+    from lanelet_maps import drive
 
     messages, points = drive()
     return np.column_stack([points, geometry.headings_along(points)])[:: max(1, len(points) // 40)], messages
@@ -211,7 +211,7 @@ def test_a_recorded_drive_stays_on_the_maps_road(lanelets, driven):
 
 
 def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
-    from test_lanelet_map import MAP
+    from lanelet_maps import MAP
 
     poses, _ = driven
     around = recorded_world.drivable_grids(load_map(InputsConfig(lanelet_map=str(MAP))), VehicleConfig())
@@ -221,35 +221,35 @@ def test_a_replay_has_the_maps_road_around_every_plan_from_the_first_on(driven):
     assert recorded_world.drivable_grids(None, VehicleConfig())(frame(0.0, (1.0,))) is None
 
 
-def test_a_grid_that_rides_along_is_the_grid_made_anew(lanelets, driven):
+def test_a_reused_grid_equals_a_new_one(lanelets, driven):
     poses, _ = driven
     space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
-    begun = poses[len(poses) // 2]
+    first_pose = poses[len(poses) // 2]
     with pytest.raises(BadMessage, match="is being computed"):
-        space.around(ego(5.0, at=begun))
-    here = geometry.compose(begun, np.array([12.0, 0.5, 0.2]))
+        space.around(ego(5.0, at=first_pose))
+    here = geometry.compose(first_pose, np.array([12.0, 0.5, 0.2]))
     points = np.random.default_rng(0).uniform((-10, -15), (60, 15), (500, 2))
     riding = drivable.clearances(space.around(ego(5.0, at=here)), points)
     anew = drivable.clearances(build_grid(lanelets, here, None, VehicleConfig()), points)
     np.testing.assert_allclose(riding, anew, atol=0.3)
 
 
-def test_a_car_off_the_map_is_told_so(lanelets, driven):
+def test_a_car_off_the_map_is_refused_with_the_reason(lanelets, driven):
     poses, _ = driven
     for shift, words in ((np.array([5e4, 0, 0]), "has no road near the car"), (np.array([0, 0, 0]), None)):
         space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
         for _ in range(2):
             try:
                 space.around(ego(5.0, at=poses[0] + shift))
-                said = None
+                message = None
             except BadMessage as fault:
-                said = str(fault)
-        assert (said is None) == (words is None)
-        assert words is None or words in said
+                message = str(fault)
+        assert (message is None) == (words is None)
+        assert words is None or words in message
 
 
-def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_not(driven):
-    from test_lanelet_map import MAP
+def test_with_a_map_there_is_a_drivable_grid_near_it_and_none_off_it(driven):
+    from lanelet_maps import MAP
 
     poses, _ = driven
     settings = {"inputs__drivable_type": "map", "inputs__lanelet_map": str(MAP), "cameras__required": False}
@@ -257,14 +257,14 @@ def test_with_a_map_the_node_knows_its_road_and_far_from_it_says_that_it_does_no
     x, y, yaw = poses[0]
     from messages import route
 
-    found = []
+    has_drivable = []
     for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
         begin = x + shift
         inputs.put("route", route([(begin, y), (begin + 50 * np.cos(yaw), y + 50 * np.sin(yaw))]), 0)
         inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw, speed=0.0), ns(0.1 * k))
-        found.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
+        has_drivable.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
         inputs.wait_idle()
-    assert found == [False, True, False, False]
+    assert has_drivable == [False, True, False, False]
     (status,) = [status for status in inputs.statuses(ns(0.4)) if status.name == "drivable"]
     assert status.level is Level.WARN
     assert "has no road near the car: check inputs.lanelet_map" in status.message

@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import Clock, cars, config
-from test_reflectdrive2 import seen
+from scripted_network import seen
 from tiny_net import tiny_net
 
-from reflectdrive_ros import kinematics
-from reflectdrive_ros.config import ConfigError
-from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.core import kinematics
+from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.domain import StepKind, Verdict
+from reflectdrive_ros.core.recipe_config import DriveFineConfig
+from reflectdrive_ros.core.tokens import DRIVEFINE, TokenLayout, cosine_schedule
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
 from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.planning import PROPOSALS, drivefine, get_planner
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import token_headings
 from reflectdrive_ros.planning.repair import encode_points
-from reflectdrive_ros.recipe_config import DriveFineConfig
 from reflectdrive_ros.runtime.engine import Engine, check_network
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.scoring.search import ball, search_stride
-from reflectdrive_ros.tokens import DRIVEFINE, TokenLayout, cosine_schedule
 
 TIMES_S = 0.5 * np.arange(1, 9)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import vector_inputs
-from reflectdrive_ros.model.curve import checkpoint
-from reflectdrive_ros.model.curve.net import CurveNet, CurveNetConfig, VectorTensors, small_config
+from reflectdrive_ros.model.denoiser import checkpoint
+from reflectdrive_ros.model.denoiser.net import DenoiserNet, DenoiserNetConfig, VectorTensors, small_config
 from reflectdrive_ros.planning.ego_future import cartesian_poses, ego_poses, frenet_poses, line_of, reference_line
 from reflectdrive_ros.training import vector_data
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = small_config().spec
 FAR, NEAR = np.array([0.0, 8.0, 0.0]), np.array([0.0, 1.5, 0.0])  # lateral shifts of a route
@@ -91,7 +91,7 @@ def test_a_spec_without_the_line_of_the_route_is_refused():
 
 @pytest.fixture(scope="module")
 def net():
-    made = CurveNet(small_config())
+    made = DenoiserNet(small_config())
     made.initialise(torch.Generator().manual_seed(0))
     return made.eval()
 
@@ -126,7 +126,7 @@ def test_the_profile_has_the_bends_the_offset_the_heading_and_the_limit(net):
 
 def test_a_former_configuration_is_read_as_one_of_the_ego_frame(tmp_path):
     """Configurations that were written before `ego_frenet` existed lack it."""
-    config = CurveNetConfig(replace(SPEC, ego_frenet=False), hidden=16, heads=2, route_features=True)
+    config = DenoiserNetConfig(replace(SPEC, ego_frenet=False), hidden=16, heads=2, route_features=True)
     values = dataclasses.asdict(config)
     del values["spec"]["ego_frenet"]
     assert checkpoint._config(tmp_path / "card.json", json.dumps(values)) == config

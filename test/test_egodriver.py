@@ -27,10 +27,11 @@ from carla_driver_interface.protocol import (
 )
 from carla_driver_interface.testing import FakeCamera, FakeLoop
 
-from reflectdrive_ros import __main__, geometry
+from reflectdrive_ros import __main__
 from reflectdrive_ros.cli import serve
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import LightState, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import LightState, Trajectory
 from reflectdrive_ros.egodriver import convert, driver, service
 from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.features.reprojection import plan_views
@@ -42,10 +43,10 @@ FOLLOWER = serve.served_config(replace(Config(), planner="route_follower"))
 
 def three_cameras(width=640, height=360):
     """The canonical rig as the contract's test cameras, which have no roll."""
-    places = [("left", 92.0, 57.8, 0.64), ("front", 52.0, 0.0, 0.0), ("right", 92.0, -57.8, -0.6)]
+    mounts = [("left", 92.0, 57.8, 0.64), ("front", 52.0, 0.0, 0.0), ("right", 92.0, -57.8, -0.6)]
     return [
         FakeCamera(name, width, height, fov_deg=fov, x=1.5, y=y, z=1.95, yaw_left_deg=yaw)
-        for name, fov, yaw, y in places
+        for name, fov, yaw, y in mounts
     ]
 
 
@@ -53,7 +54,7 @@ def three_cameras(width=640, height=360):
 
 
 @pytest.mark.parametrize("heading", [-3.0, -0.4, 0.0, 2.2])
-def test_poses_and_plans_survive_the_way_to_the_contract_and_back(heading):
+def test_poses_and_plans_survive_the_conversion_to_the_contract_and_back(heading):
     pose = Pose.from_xyz_yaw(120.5, -33.25, 4.0, heading)
     np.testing.assert_allclose(convert.planar(pose), [120.5, -33.25, heading], atol=1e-9)
     plan = Trajectory(np.stack([np.arange(1.0, 41.0), 0.1 * np.arange(40), 0.02 * np.arange(40)], axis=1), 0.1)
@@ -93,8 +94,8 @@ def test_a_route_that_begins_ahead_is_joined_to_the_car_and_one_beside_it_is_not
     here = np.array([10.0, 5.0, 0.0])
     ahead = np.array([[40.0, 3.0, 0.0], [60.0, 3.0, 0.0]])
     np.testing.assert_allclose(convert.route_in_map(ahead, here)[:, :2], [[10, 5], [50, 8], [70, 8]], atol=1e-9)
-    beside = np.array([[0.5, 30.0, 0.0], [60.0, 30.0, 0.0]])
-    assert len(convert.route_in_map(beside, here)) == 2
+    offset_route = np.array([[0.5, 30.0, 0.0], [60.0, 30.0, 0.0]])
+    assert len(convert.route_in_map(offset_route, here)) == 2
 
 
 def test_a_light_ahead_is_a_stop_line_across_the_route():
@@ -107,11 +108,11 @@ def test_a_light_ahead_is_a_stop_line_across_the_route():
 
 
 def test_declared_cameras_see_what_the_canonical_ones_see():
-    found = [
+    calibrations = [
         convert.calibration(camera.available_camera(), Pose.from_proto(camera.available_camera().rig_to_camera))
         for camera in three_cameras()
     ]
-    views = plan_views(rig(288, 144), found)
+    views = plan_views(rig(288, 144), calibrations)
     assert [view.source for view in views] == ["left", "front", "right"]
     assert min(view.coverage for view in views) > 0.8
     assert max(view.rotation_deg for view in views) < 2.0
@@ -130,29 +131,29 @@ def test_cameras_that_cannot_be_used_are_named():
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
-def serving(made):
-    return service.serving(made, port=0, host=HOST)
+def serving(driver):
+    return service.serving(driver, port=0, host=HOST)
 
 
 def test_a_hundred_steps_are_answered_within_the_deadline_and_the_car_drives_on():
     small = [FakeCamera(width=96, height=54)]
-    made = serve.make_driver(FOLLOWER, DEADLINE_S)
-    with serving(made) as port, FakeLoop(f"{HOST}:{port}", small) as loop:
+    driver = serve.make_driver(FOLLOWER, DEADLINE_S)
+    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", small) as loop:
         result = loop.run(100)
     assert result.steps == len(result.debug) == 100
     assert max(answer.inference_seconds for answer in result.debug) < DEADLINE_S
     assert not any(answer.scalars["stopped"] for answer in result.debug)
     assert np.abs(result.lateral_offsets_m).max() < 0.2
     assert result.speeds_mps[-1] > 5.0
-    numbers = made.numbers()
+    numbers = driver.numbers()
     assert (numbers["sessions"], numbers["late"], numbers["plans"]) == (1, 0, {"planner": 100})
     assert 0.0 < numbers["latency_ms"]["total"]["p50"] <= numbers["latency_ms"]["total"]["p99"]
 
 
 def test_the_learned_planner_drives_by_the_images_of_the_contract():
     config = serve.served_config(Config())
-    made = serve.make_driver(config, 60.0)
-    with serving(made) as port, FakeLoop(f"{HOST}:{port}", three_cameras(), initial_speed_mps=8.0) as loop:
+    driver = serve.make_driver(config, 60.0)
+    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", three_cameras(), initial_speed_mps=8.0) as loop:
         result = loop.run(8)
     assert result.steps == 8
     assert not any(answer.scalars["stopped"] for answer in result.debug)
@@ -198,13 +199,13 @@ class Slow(driver.PlannerDriver):
 
 
 def test_a_plan_that_is_late_is_replaced_by_the_stop_plan_at_the_deadline():
-    made = Slow(FOLLOWER, None, 0.1)
-    with serving(made) as port, FakeLoop(f"{HOST}:{port}", initial_speed_mps=8.0) as loop:
+    driver = Slow(FOLLOWER, None, 0.1)
+    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", initial_speed_mps=8.0) as loop:
         result = loop.run(3)
     assert result.steps == 3
     assert max(answer.inference_seconds for answer in result.debug) < 0.9
     assert all(answer.scalars["stopped"] for answer in result.debug)
-    assert (made.numbers()["late"], made.numbers()["plans"]) == (3, {"stop": 3})
+    assert (driver.numbers()["late"], driver.numbers()["plans"]) == (3, {"stop": 3})
 
 
 def test_damaged_images_give_the_stop_plan_and_not_an_error():
@@ -212,16 +213,16 @@ def test_damaged_images_give_the_stop_plan_and_not_an_error():
         def _encode(self, rgb):
             return b"no image"
 
-    made = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
-    with serving(made) as port, Damaged(f"{HOST}:{port}", three_cameras(96, 54), initial_speed_mps=8.0) as loop:
+    driver = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
+    with serving(driver) as port, Damaged(f"{HOST}:{port}", three_cameras(96, 54), initial_speed_mps=8.0) as loop:
         result = loop.run(2)
     assert all(answer.scalars["stopped"] for answer in result.debug)
 
 
 def test_a_planner_that_needs_cameras_refuses_a_session_without_a_view():
-    made = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
+    driver = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
     behind = [FakeCamera(yaw_left_deg=180.0)]
-    with serving(made) as port, FakeLoop(f"{HOST}:{port}", behind) as loop, pytest.raises(grpc.RpcError) as refused:
+    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", behind) as loop, pytest.raises(grpc.RpcError) as refused:
         loop.run(1)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "no declared camera sees" in refused.value.details()
@@ -239,8 +240,8 @@ class Clock:
 
 
 @contextmanager
-def stub_of(made, clock=time.monotonic):
-    with service.serving(made, 0, HOST, clock=clock) as port, grpc.insecure_channel(f"{HOST}:{port}") as channel:
+def stub_of(driver, clock=time.monotonic):
+    with service.serving(driver, 0, HOST, clock=clock) as port, grpc.insecure_channel(f"{HOST}:{port}") as channel:
         yield EgodriverServiceStub(channel), channel
 
 
@@ -254,9 +255,9 @@ def refused(call, *words):
     return fault.value.code(), fault.value.details()
 
 
-def test_sessions_have_a_limit_that_is_told():
-    made = serve.make_driver(FOLLOWER, DEADLINE_S)
-    with stub_of(made) as (stub, _):
+def test_sessions_have_a_limit_that_is_reported():
+    driver = serve.make_driver(FOLLOWER, DEADLINE_S)
+    with stub_of(driver) as (stub, _):
         for number in range(service.SESSIONS_MAX):
             start(stub, f"session-{number}")
         code, sentence = refused(start, stub, "one-more")
@@ -264,12 +265,12 @@ def test_sessions_have_a_limit_that_is_told():
         assert sentence.startswith("64 sessions are open, which is the limit: close one")
         stub.close_session(DriveSessionCloseRequest(session_uuid="session-0"))
         start(stub, "one-more")
-    assert made.numbers()["sessions"] == service.SESSIONS_MAX + 1
+    assert driver.numbers()["sessions"] == service.SESSIONS_MAX + 1
 
 
 def test_a_session_that_nobody_calls_ends_and_one_that_is_called_stays():
-    clock, made = Clock(), serve.make_driver(FOLLOWER, DEADLINE_S)
-    with stub_of(made, clock) as (stub, _):
+    clock, driver = Clock(), serve.make_driver(FOLLOWER, DEADLINE_S)
+    with stub_of(driver, clock) as (stub, _):
         start(stub, "left alone")
         start(stub, "called")
         clock.now_s = 0.9 * service.IDLE_MAX_S
@@ -279,13 +280,13 @@ def test_a_session_that_nobody_calls_ends_and_one_that_is_called_stays():
         code, sentence = refused(stub.submit_route, RouteRequest(session_uuid="left alone"))
         assert code is grpc.StatusCode.NOT_FOUND
         assert sentence == "no session left alone is open: start it; one without a call for 600 s is ended"
-        assert list(made._sessions) == ["called"]
+        assert list(driver._sessions) == ["called"]
         start(stub, "left alone")  # its name is free again
 
 
 @pytest.fixture
 def server_log(caplog):
-    """What the log of a server says, formatted as `reflectdrive serve` does."""
+    """The log lines of a server, formatted as `reflectdrive serve` does."""
     caplog.set_level(logging.INFO)
     formatter = service.LogFormatter()
     return lambda: [formatter.format(record) for record in caplog.records]
@@ -342,7 +343,7 @@ def test_a_session_id_of_a_megabyte_and_control_characters_is_cut_and_escaped(se
 
 
 def test_the_numbers_of_a_server_are_written_when_it_ends(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(service, "run_server", lambda *given: None)
+    monkeypatch.setattr(service, "run_server", lambda *_: None)
     file = tmp_path / "numbers.json"
     assert __main__.run(["serve", "--egodriver", "--planner", "route_follower", "--json", str(file)]) == 0
     content = json.loads(file.read_text())
@@ -352,7 +353,7 @@ def test_the_numbers_of_a_server_are_written_when_it_ends(tmp_path, monkeypatch,
     assert "served by route_follower" in capsys.readouterr().out
 
 
-def test_the_command_says_what_it_needs(capsys):
+def test_the_command_names_what_it_needs(capsys):
     assert __main__.run(["serve"]) == 2
     assert "give --egodriver" in capsys.readouterr().err
     assert __main__.run(["serve", "--egodriver", "--planner", "reflexdiffusion"]) == 2

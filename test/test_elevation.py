@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
+from lanelet_maps import MAP, settings
 from messages import acceleration, ns, odometry, route
 from rclpy.serialization import deserialize_message
 from scenes import config, ego
-from test_lanelet_map import MAP, settings
 from transforms3d.euler import euler2quat
 
-from reflectdrive_ros.domain import Plan, PlanSource, StepReport, Trajectory, Verdict
-from reflectdrive_ros.kinematics import arc
+from reflectdrive_ros.core.domain import Plan, PlanSource, StepReport, Trajectory, Verdict
+from reflectdrive_ros.core.kinematics import arc
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps.elevation import MapElevation, RoadSurface, VehiclePlane
+from reflectdrive_ros.maps.lanelet_elements import Lanelet, MapElements
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.lanelet_map import LaneletMap
+from reflectdrive_ros.maps.vector_map import SOURCE
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.ros import convert, outputs, rotations
-from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.elevation import MapElevation, RoadSurface, VehiclePlane
 from reflectdrive_ros.ros.inputs.control import Signal
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import Lanelet, MapElements
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.ros.vector_map import SOURCE
 
 SLOPE = 0.08
 NOSE_UP = -np.arctan(SLOPE)
@@ -82,20 +82,20 @@ def odometry_on_slope(seconds, z=10.0, slope=0.0, roll=0.0, **more):
 @pytest.mark.parametrize("roll", [0.0, 0.05])
 def test_height_and_slope_come_from_the_odometry(yaw, roll):
     message = odometry_on_slope(1.0, 42.0, SLOPE, roll, x=3.0, y=-2.0, yaw=yaw)
-    found = convert.vehicle_plane(message)
-    assert found.z_m == 42.0
-    assert found.slope == pytest.approx(SLOPE)
-    np.testing.assert_allclose(found.map_from_ego, convert.ego_state(message, "map").map_from_ego)
+    vehicle_plane = convert.vehicle_plane(message)
+    assert vehicle_plane.z_m == 42.0
+    assert vehicle_plane.slope == pytest.approx(SLOPE)
+    np.testing.assert_allclose(vehicle_plane.map_from_ego, convert.ego_state(message, "map").map_from_ego)
 
 
 def test_without_a_map_the_plan_lies_in_the_plane_of_the_vehicle():
     """On a ramp of 8 %: within 2 cm after 60 m, and in its pitch; a plan that turns across the slope stays level."""
     for yaw in (0.0, 2.0):
-        places, pitches = driven(RoadSurface(plane(yaw=yaw, slope=SLOPE)))
-        assert places[-1, 2] == pytest.approx(10.0 + SLOPE * 60.0, abs=0.02)
+        points, pitches = driven(RoadSurface(plane(yaw=yaw, slope=SLOPE)))
+        assert points[-1, 2] == pytest.approx(10.0 + SLOPE * 60.0, abs=0.02)
         np.testing.assert_allclose(pitches, NOSE_UP, atol=1e-9)
-    places, pitches = driven(RoadSurface(plane(slope=SLOPE)), curvature=np.pi / 2 / 60.0)
-    np.testing.assert_allclose(places[:, 2], 10.0 + SLOPE * places[:, 0], atol=1e-9)
+    points, pitches = driven(RoadSurface(plane(slope=SLOPE)), curvature=np.pi / 2 / 60.0)
+    np.testing.assert_allclose(points[:, 2], 10.0 + SLOPE * points[:, 0], atol=1e-9)
     assert pitches[-1] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -127,11 +127,11 @@ def test_yaw_and_pitch_come_back_from_the_quaternion():
 def test_the_plan_follows_a_ramp_that_begins_ahead(start, length, bias):
     """Flat, then 8 %: within 5 cm of the lanelet, whatever the pitch of the body is, and wherever its zero is."""
     surface = RoadSurface(plane(start, 0.4, z=ramp(start) + bias, slope=0.02), elevation(straight(ramp)))
-    places, pitches = driven(surface, length=length)
-    np.testing.assert_allclose(places[:, 2], [ramp(x) + bias for x in places[:, 0]], atol=0.05)
-    on_it = places[:, 0] > 27.0
+    points, pitches = driven(surface, length=length)
+    np.testing.assert_allclose(points[:, 2], [ramp(x) + bias for x in points[:, 0]], atol=0.05)
+    on_it = points[:, 0] > 27.0
     np.testing.assert_allclose(pitches[on_it], NOSE_UP, atol=1e-3)
-    np.testing.assert_allclose(pitches[places[:, 0] < 20.0], 0.0, atol=1e-3)
+    np.testing.assert_allclose(pitches[points[:, 0] < 20.0], 0.0, atol=1e-3)
 
 
 def test_downhill_the_nose_is_down():
@@ -144,13 +144,13 @@ def test_downhill_the_nose_is_down():
 def test_a_plan_over_or_under_a_bridge_stays_on_its_level(z, level):
     """A bridge 6 m above a road; along the lane its nearest points are of the other level."""
     lanes = straight(lambda x: level, y=1.5), across(26.0 - level)
-    places, pitches = driven(RoadSurface(plane(z=z), elevation(*lanes)))
-    np.testing.assert_allclose(places[:, 2], z, atol=1e-6)
+    points, pitches = driven(RoadSurface(plane(z=z), elevation(*lanes)))
+    np.testing.assert_allclose(points[:, 2], z, atol=1e-6)
     np.testing.assert_allclose(pitches, 0.0, atol=1e-6)
 
 
 def test_a_deck_above_a_road_is_kept_by_its_height():
-    """Two levels exactly above each other, both with the ramp: only the odometry's height tells them apart."""
+    """Two levels exactly above each other, both with the ramp: only the odometry's height distinguishes them."""
     both = elevation(straight(ramp), straight(lambda x: 18.0))
     assert driven(RoadSurface(plane(z=10.1), both), length=40.0)[0][-1, 2] == pytest.approx(0.1 + ramp(40.0), abs=0.05)
     assert driven(RoadSurface(plane(z=17.9), both), length=40.0)[0][-1, 2] == pytest.approx(17.9, abs=0.01)
@@ -174,16 +174,16 @@ def test_a_map_without_elevation_leaves_the_plan_on_the_plane_of_the_vehicle(z_o
         inputs.wait_idle()
         surface = inputs.snapshot(ns(seconds)).surface
     assert surface.elevation is None
-    places, _ = driven(surface)
-    assert places[-1, 2] == pytest.approx(50.0 + SLOPE * 60.0, abs=0.02)
+    points, _ = driven(surface)
+    assert points[-1, 2] == pytest.approx(50.0 + SLOPE * 60.0, abs=0.02)
 
 
 def test_away_from_the_lanelets_the_plane_of_the_vehicle_leads_on():
     road = elevation(straight(ramp, begin=20.0, end=60.0))
-    places, _ = driven(RoadSurface(plane(y=30.0, slope=0.03), road))
-    np.testing.assert_allclose(places[:, 2], 10.0 + 0.03 * places[:, 0], atol=1e-9)
-    places, pitches = driven(RoadSurface(plane(x=0.0, z=12.0), road), length=100.0)  # from before it to beyond it
-    np.testing.assert_allclose(places[:, 2], [2.0 + ramp(x) for x in places[:, 0]], atol=0.1)
+    points, _ = driven(RoadSurface(plane(y=30.0, slope=0.03), road))
+    np.testing.assert_allclose(points[:, 2], 10.0 + 0.03 * points[:, 0], atol=1e-9)
+    points, pitches = driven(RoadSurface(plane(x=0.0, z=12.0), road), length=100.0)  # from before it to beyond it
+    np.testing.assert_allclose(points[:, 2], [2.0 + ramp(x) for x in points[:, 0]], atol=0.1)
     assert pitches[-1] == pytest.approx(NOSE_UP, abs=1e-3)
 
 
@@ -191,8 +191,8 @@ def test_away_from_the_lanelets_the_plane_of_the_vehicle_leads_on():
 def test_points_without_elevation_are_left_out(hole):
     """Nodes without the tag `ele` are at 0, those of broken maps at NaN: neither pulls the plan off the road."""
     road = straight(lambda x: hole if 30.0 < x < 38.0 else ramp(x))
-    places, _ = driven(RoadSurface(plane(), elevation(road)))
-    np.testing.assert_allclose(places[:, 2], [ramp(x) for x in places[:, 0]], atol=0.05)
+    points, _ = driven(RoadSurface(plane(), elevation(road)))
+    np.testing.assert_allclose(points[:, 2], [ramp(x) for x in points[:, 0]], atol=0.05)
 
 
 def test_the_map_has_the_elevation_of_its_file(tmp_path):
@@ -209,8 +209,8 @@ def test_the_map_has_the_elevation_of_its_file(tmp_path):
 
 def ready_with_map(path):
     """Inputs of a car without cameras whose drivable space comes from a map."""
-    made = config(inputs__drivable_type="map", inputs__lanelet_map=str(path), **BLIND)
-    core = PlanningCore(made, lambda: 0.0)
+    settings_with_map = config(inputs__drivable_type="map", inputs__lanelet_map=str(path), **BLIND)
+    core = PlanningCore(settings_with_map, lambda: 0.0)
     core.put("route", route(), 0)
     return core.inputs
 
@@ -259,8 +259,8 @@ def test_plans_and_the_watchdogs_stop_carry_the_height_of_their_odometry():
     step = core.step(ns(1.0))
     core.put("odometry", odometry_on_slope(1.1, 7.5, SLOPE), ns(1.1))
     report, surface = core.stop(ns(1.1), "a test")
-    for plan, seen, z in ((step.report.plan, step.snapshot.surface, 7.0), (report.plan, surface, 7.5)):
-        points = outputs.plan_points(plan, core.config, seen)
+    for plan, plan_surface, z in ((step.report.plan, step.snapshot.surface, 7.0), (report.plan, surface, 7.5)):
+        points = outputs.plan_points(plan, core.config, plan_surface)
         np.testing.assert_allclose(points["z"], z + SLOPE * points["x"], atol=1e-9)
 
 

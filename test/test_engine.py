@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from network_inputs import camera_images
 from scenes import Clock, cars, config, ego, later, observation
-from test_features import camera_images
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import kinematics
-from reflectdrive_ros.config import ConfigError
-from reflectdrive_ros.domain import EgoState, Observation, PlanSource, StepKind, Verdict
+from reflectdrive_ros.core import kinematics
+from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.domain import EgoState, Observation, PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning import PLANNERS, constant_velocity
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError
 from reflectdrive_ros.runtime.engine import Engine

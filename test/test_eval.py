@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from reflectdrive_ros import planning
 from reflectdrive_ros.cli import eval
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.data import real_tracks
-from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.evaluation import recorded_tracks, variants
 from reflectdrive_ros.planning.planner import PlanningError
 
 HERE = Path(__file__).parent / "data/real_tracks"
@@ -98,8 +101,9 @@ def test_a_planner_that_drives_like_the_human_scores_like_him(planners, monkeypa
         human = humans[current[-1].name]
         return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(human, 0.5))
 
-    result = eval.evaluate(HERE, {"copy": copy}, eval.Console(quiet=True))
-    measures = [eval.MEASURES.index(name) for name in ("nc", "dac", "ttc", "ep", "pdms_without_comfort")]
+    planners["copy"] = copy
+    result = recorded_tracks.evaluate(HERE, variants.of_planners(Config(), ["copy"]), Console(quiet=True))
+    measures = [recorded_tracks.MEASURES.index(name) for name in ("nc", "dac", "ttc", "ep", "pdms_without_comfort")]
     human, copied = np.array(result.scores["human"])[:, measures], np.array(result.scores["copy"])[:, measures]
     np.testing.assert_allclose(copied, human, atol=1e-9)
 

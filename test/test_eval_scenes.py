@@ -13,21 +13,23 @@ import hand_scenes
 import numpy as np
 import pytest
 from scenes import config as scenes_config
+from stored_scenes import scenes_folder, store  # noqa: F401 (fixtures)
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import parallel, planning
+from reflectdrive_ros import planning
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
-from reflectdrive_ros.config import Config, ConfigError
+from reflectdrive_ros.core.config import Config, ConfigError
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.data.scene import Tracks
-from reflectdrive_ros.domain import Plan, Trajectory
-from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop, scene_sets
+from reflectdrive_ros.evaluation import bootstrap, closed_loop, driving_scores, open_loop, scene_sets, variants
+from reflectdrive_ros.infra import parallel
+from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime import network
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.sim import sumo
 
 KEYS = {"scenes", "pdms", "nc", "dac", "ttc", "comfort", "ep"}
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,34 +42,18 @@ def command(module, *words):
     return module.run(parser.parse_args([str(word) for word in words]))
 
 
-def store(folder, shards_of=(8, 8, 4), name="test", images=False):
-    """A set made by hand, and its scenes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    scenes, notes = [], []
-    for k, count in enumerate(shards_of):
-        part = list(hand_scenes.Shard(name, k, count, images).scenes())
-        load = shards.ShardContent.of(part)
-        notes.append(shards.write_shard(folder, f"{name}-{k:05d}", load, asked=count, made_by=hand_scenes.MADE_BY))
-        scenes += part
-    shards.write_index(folder, shards.Index(name, sum(shards_of), tuple(notes), hand_scenes.MADE_BY))
-    return scenes
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("scenes") / "test"
-    store(folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def written(folder):
     assert command(eval, "--scenes", folder, "--json", folder.parent / "eval.json") == 0
     return json.loads((folder.parent / "eval.json").read_text())
 
 
+def rows_of(planners, config=None):
+    return variants.of_planners(config or Config(), planners, ["objects"])
+
+
 def evaluate(folder, planners=("constant_velocity",), families=None, limit=None, workers=1):
-    return open_loop.evaluate(folder, planners, Config(), families, limit, workers, QUIET)
+    return open_loop.evaluate(folder, rows_of(planners), Config(), families, limit, workers, QUIET)
 
 
 @pytest.fixture
@@ -167,10 +153,10 @@ def test_families_and_a_limit(folder):
 def test_the_interval_narrows_with_the_number_of_scenes_and_holds_the_mean():
     generator = np.random.default_rng(5)
     few, many = (generator.random(count) for count in (30, 3000))
-    widths = [np.subtract(*open_loop.bootstrap_interval(values)[::-1]) for values in (few, many)]
+    widths = [np.subtract(*bootstrap.percent_interval(values)[::-1]) for values in (few, many)]
     assert widths[0] == pytest.approx(10 * widths[1], rel=0.4)
     assert widths[1] == pytest.approx(2 * 1.96 * 100 / np.sqrt(12 * 3000), rel=0.2)
-    assert open_loop.bootstrap_interval(few) == open_loop.bootstrap_interval(few)
+    assert bootstrap.percent_interval(few) == bootstrap.percent_interval(few)
 
 
 def damage(folder, how):
@@ -378,7 +364,7 @@ def test_random_weights_have_a_row_beside_the_planner_for_all_that_it_is_told(ra
 def test_rows_are_of_trained_weights_of_random_ones_or_of_both():
     planners = ("reflectdrive2", "route_follower")
     rows = {
-        (trained, random): list(driving_scores.make_drivers(planners, ("",), random, trained))
+        (trained, random): list(variants.of_planners(Config(), planners, ("",), random, trained))
         for trained, random in ((True, False), (True, True), (False, True))
     }
     assert rows == {
@@ -427,7 +413,8 @@ def test_random_weights_are_for_who_has_weights(seen, capsys):
 def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noqa: F811
     config = scenes_config(**tiny_model.settings)
     alone, together = (
-        open_loop.evaluate(seen, ["reflectdrive2"], config, None, None, workers, QUIET) for workers in (1, 2)
+        open_loop.evaluate(seen, rows_of(["reflectdrive2"], config), config, None, None, workers, QUIET)
+        for workers in (1, 2)
     )
     assert alone.damages == together.damages == []
     assert alone.failures == together.failures
@@ -450,22 +437,17 @@ def every_goal(monkeypatch):
 @pytest.mark.usefixtures("every_goal")
 def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_model):  # noqa: F811
     """Without choosing, the plan is that of the likeliest goal; the best of K tells of all goals, unrepaired."""
-    one, all_of_them = (
-        open_loop.evaluate(
-            seen,
-            ["reflectdrive2"],
-            scenes_config(
-                **tiny_model.settings,
-                decoding__goal_spacing_m=3.0,
-                reflectdrive2__score_goals=score_goals,
-                reflectdrive2__repair=score_goals,
-            ),
-            None,
-            None,
-            1,
-            QUIET,
+    configs = [
+        scenes_config(
+            **tiny_model.settings,
+            decoding__goal_spacing_m=3.0,
+            reflectdrive2__score_goals=score_goals,
+            reflectdrive2__repair=score_goals,
         )
         for score_goals in (False, True)
+    ]
+    one, all_of_them = (
+        open_loop.evaluate(seen, rows_of(["reflectdrive2"], config), config, None, None, 1, QUIET) for config in configs
     )
     assert one.best == all_of_them.best
     driven = [row[0] for row in one.scores["reflectdrive2 (objects)"]]
@@ -477,14 +459,14 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
 def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_model, monkeypatch):  # noqa: F811
     """Who is not told the route plans the same on another; who is told of no objects plans the same without them."""
     settings = scenes_config(**tiny_model.settings, decoding__goal_spacing_m=3.0)
-    drivers = {name: driving_scores.Driver(planner, name) for name in ("words", "route", "objects")}
+    rows = variants.of_planners(settings, [planner], ("words", "route", "objects"))
     judged = []
     monkeypatch.setattr(driving_scores, "best_score", lambda scene, plans, config: judged.append(plans) or 0.0)
     one = hand_scenes.scene()
     tracks = one.tracks
     nobody = Tracks(tracks.poses[:0], tracks.speeds_mps[:0], tracks.present[:0], tracks.sizes[:0], tracks.kinds[:0])
     for scene in (one, replace(one, tracks=nobody), replace(one, route=one.route + np.array([0.0, 5.0, 0.0]))):
-        open_loop._score_scene(scene, drivers, settings)
+        open_loop._score_scene(scene, rows, settings)
     (words, route, _), (words_alone, route_alone, _), (words_elsewhere, route_elsewhere, _) = (
         judged[at : at + 3] for at in (0, 3, 6)
     )
@@ -535,7 +517,7 @@ def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene
     assert re.search(sentence, capsys.readouterr().err.replace("\n", " "))
     if "cameras" in changes:
         with pytest.raises(ConfigError, match=sentence):
-            closed_loop.run_drives(["reflectdrive2"], [0], config, 1.0, QUIET)
+            closed_loop.run_drives(variants.of_planners(config, ["reflectdrive2"]), [0], 1.0, QUIET)
 
 
 def test_a_planner_that_has_learned_needs_a_model(seen, capsys):

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from exported_graphs import copied_graphs, graphs_folder, of_whatever_is_there  # noqa: F401 (fixtures)
 from scenes import Clock, config
 from tiny_graphs import (
     BUILT_IN,
@@ -29,24 +30,16 @@ from tiny_graphs import (
 )
 from tiny_net import ONE_LAYER, random_actions, tiny_net
 
+from reflectdrive_ros.core.tokens import X
 from reflectdrive_ros.deploy.export import describe_model, example_inputs, export
-from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs, sha256_of
+from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.runtime.network import golden, load_network
+from reflectdrive_ros.runtime.network import load_network
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.tokens import X
 
 GRAPHS = required_graphs("token", ("edit", "goals"))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("graphs")
-    net = network()
-    export(net, "0" * 64, place, {"weights": "made here"}, RULES, golden=golden(TorchNetwork(net, decoding=RULES)))
-    return place
 
 
 def valued():
@@ -62,14 +55,6 @@ def exact(tmp_path_factory):
     place = tmp_path_factory.mktemp("exact")
     export(valued(), "0" * 64, place, {}, RULES, sequences=4)
     return place
-
-
-@pytest.fixture
-def copy(folder, tmp_path):
-    """The exported files once more, to be spoiled."""
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    return tmp_path
 
 
 # --- the same plans --------------------------------------------------------------------------------------------------
@@ -286,8 +271,8 @@ def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
 def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sentence(folder):
     program = (
         "import sys; sys.modules[{0!r}] = None\n"
-        "from reflectdrive_ros.config import ModelConfig\n"
-        "from reflectdrive_ros.recipe_config import DecodingConfig\n"
+        "from reflectdrive_ros.core.config import ModelConfig\n"
+        "from reflectdrive_ros.core.recipe_config import DecodingConfig\n"
         "from reflectdrive_ros.runtime.network import load_network\n"
         "print(load_network(ModelConfig(*sys.argv[1:]), DecodingConfig(4)).backend_description)"
     )
@@ -327,12 +312,6 @@ def test_a_missing_graph_is_named(copy):
     (copy / "prefill_goal.onnx").unlink()
     with pytest.raises(GraphError, match=r"prefill_goal\.onnx cannot be read: No such file"):
         OrtNetwork.from_file(copy / "card.json")
-
-
-def of_whatever_is_there(card, folder):
-    for row in card["graphs"].values():
-        file = folder / row["file"]
-        row.update(sha256=sha256_of(file), bytes=file.stat().st_size)
 
 
 @pytest.mark.parametrize("left", [0, 100, 20_000])

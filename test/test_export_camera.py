@@ -11,8 +11,8 @@ from tiny_graphs import taken_by_a_camera
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import ModelConfig
-from reflectdrive_ros.domain import CameraFrame, StepKind
+from reflectdrive_ros.core.config import ModelConfig
+from reflectdrive_ros.core.domain import CameraFrame, StepKind
 from reflectdrive_ros.model import vision
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.runtime.engine import Engine

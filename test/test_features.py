@@ -7,32 +7,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from network_inputs import SPEC, camera_images
 from scenes import ego, observation
 
-from reflectdrive_ros.domain import CameraFrame, Command
+from reflectdrive_ros.core.domain import Command
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.features.images import (
     MAX_CHARACTERS,
     PAD,
     UNKNOWN,
     WORDS,
-    InputSpec,
     WordTokenizer,
     instruction_text,
     model_inputs,
 )
 from reflectdrive_ros.sim.instructions import SENTENCES
-
-SPEC = InputSpec(width=24, height=12, text_length=16, tokenizer=WordTokenizer(WORDS), route_at_m=(5.0, 10.0, 40.0))
-NAMES = ("front_left", "front", "front_right")
-
-
-def frame(name="front", value=0, stamp_ns=0, size=(36, 64)):
-    return CameraFrame(stamp_ns, name, np.full((*size, 3), value, np.uint8), np.eye(3), np.eye(4))
-
-
-def camera_images(instants=2, size=(36, 64)):
-    return tuple(frame(name, 10 * (3 * i + c), i, size) for i in range(instants) for c, name in enumerate(NAMES))
 
 
 def seen(**more):

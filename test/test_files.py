@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.errors import printable, printable_line
-from reflectdrive_ros.files import (
+from reflectdrive_ros.infra.errors import printable, printable_line
+from reflectdrive_ros.infra.files import (
     atomic_folder,
     lock_folder,
     open_limited,
@@ -153,7 +153,7 @@ def test_a_signal_that_arrives_while_the_folder_is_created_leaves_nothing(tmp_pa
 WRITER = """
 import sys, time
 from pathlib import Path
-from reflectdrive_ros.files import atomic_file, part_folder
+from reflectdrive_ros.infra.files import atomic_file, part_folder
 kind = part_folder if sys.argv[1] == "folder" else atomic_file
 with kind(Path(sys.argv[2])) as part:
     (part / "plans.csv" if sys.argv[1] == "folder" else part).write_text("half")

@@ -1,6 +1,5 @@
 """Agents go on as they drive: who brakes goes on braking, who speeds up comes to a constant speed."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +9,10 @@ from autoware_perception_msgs.msg import ObjectClassification, TrackedObject, Tr
 from messages import at, ns, odometry, route
 from scenes import cars, config, observation, straight_route, turning_route
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.agent_motion import ACCELERATION_RANGE_MPS2, with_motion
-from reflectdrive_ros.bench import forecast
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.agent_motion import ACCELERATION_RANGE_MPS2, with_motion
+from reflectdrive_ros.core.domain import AgentHistory, AgentKind, Agents, Array, ForecastSource
 from reflectdrive_ros.data import shards
-from reflectdrive_ros.domain import AgentHistory, AgentKind, Agents, Array, ForecastSource
 from reflectdrive_ros.evaluation.privilege import observe
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
@@ -202,23 +199,6 @@ def test_all_planners_that_may_see_objects_are_told_accelerations():
         told = seen.agents.accelerations_mps2 is not None
         assert told is (privilege == "objects")  # logged futures take precedence
     assert scene.agents.accelerations_mps2 is None  # the score and the reference plan use velocities
-
-
-def test_the_bench_compares_forecasts_with_logged_paths(tmp_path, capsys):
-    out = tmp_path / "forecast.json"
-    assert main(["bench", "forecast", "--scenes", str(SCENES), "--limit", "12", "--json", str(out)]) == 0
-    found = json.loads(out.read_text())
-    rows = found["variants"]
-    assert found["scenes"] == 12
-    assert rows["leads, both"]["all"]["mean_m_2_s"] < 0.85 * rows[forecast.BASELINE]["all"]["mean_m_2_s"]
-    counts = rows[forecast.BASELINE]
-    parts = ("standing", "moving, on the road", "moving, elsewhere")
-    assert sum(counts[part]["agents"] for part in parts) == counts["all"]["agents"] == found["agents"]
-    assert "leads, both" in capsys.readouterr().out
-    assert main(["bench", "forecast", "--scenes", "real_tracks", "--limit", "2", "--json", str(out)]) == 0
-    assert json.loads(out.read_text())["scenes"] == 2
-    assert main(["bench", "forecast", "--scenes", str(tmp_path)]) == 2
-    assert "holds no scene set" in capsys.readouterr().err
 
 
 def test_the_node_derives_accelerations_of_tracked_objects_from_their_tracks():

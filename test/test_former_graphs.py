@@ -17,9 +17,9 @@ from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
 
 from reflectdrive_ros.deploy import engines
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.card import CARD, FORMER_FORMATS, FORMER_TENSORS, GraphCard
-from reflectdrive_ros.runtime.ort_backend import OrtNetwork, profile_nodes
+from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.trt.backend import TrtNetwork
 
 FORMER = {present: former for former, present in FORMER_TENSORS.items()}
@@ -57,9 +57,3 @@ def test_former_names_of_tensors_give_the_same_ids(cards, former, trt, backend, 
         assert len(present) == 3 + 2 * len(MOVES)
         for mine, other in zip(present, before, strict=True):
             np.testing.assert_array_equal(mine, other)
-
-
-def test_a_graph_with_former_names_is_timed_by_node(former, tmp_path):
-    network = OrtNetwork(former)
-    feeds = network.goal_inputs(scene(network, 0))
-    assert sum(profile_nodes(former, "prefill_goal", feeds, 1, tmp_path).values()) > 0.0

@@ -13,9 +13,9 @@ import pytest
 import torch
 from tiny_net import whole_layout
 
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.model.token import ops
 from reflectdrive_ros.model.token.ops import EditRules
-from reflectdrive_ros.tokens import TokenLayout
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 

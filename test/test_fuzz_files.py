@@ -14,22 +14,22 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from changed_documents import as_bytes, changed, documents, npz, outcome, told, torn, values
+from fuzzing import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fuzz import fuzzed
 
-from reflectdrive_ros import config
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.bench import results
+from reflectdrive_ros.core import config
 from reflectdrive_ros.data import real_tracks, shards
 from reflectdrive_ros.demo import recordings
-from reflectdrive_ros.documents import DocumentError, parse_arrays, parse_json, parse_yaml
 from reflectdrive_ros.evaluation import golden
-from reflectdrive_ros.files import read_limited
+from reflectdrive_ros.infra.documents import DocumentError, parse_arrays, parse_json, parse_yaml
+from reflectdrive_ros.infra.files import read_limited
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError
 from reflectdrive_ros.model.external_data import OnnxError, external_files
 from reflectdrive_ros.ros import bag
-from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.graphs import input_spec
 from reflectdrive_ros.runtime.model_file import ModelFileError

@@ -1,6 +1,6 @@
 """Any bytes on a topic and any header of an image: the node plans on, and memory and time are bounded.
 
-The number of inputs is that of test_fuzz.py. What the long run finds belongs into the tests below as a small example.
+The number of inputs is that of fuzzing.py. What the long run finds belongs into the tests below as a small example.
 """
 
 import struct
@@ -11,12 +11,13 @@ from itertools import pairwise
 
 import cv2
 import numpy as np
+import odd_messages
 import pytest
-import test_fuzz as fuzz
 from autoware_internal_planning_msgs.msg import VelocityLimit
 from autoware_map_msgs.msg import LaneletMapBin
 from autoware_perception_msgs.msg import TrafficLightElement, TrafficLightGroup, TrafficLightGroupArray
 from autoware_planning_msgs.msg import LaneletPrimitive, LaneletRoute, LaneletSegment
+from fuzzing import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
 from messages import CAMERAS, camera_info, image, jpeg, ns, odometry, predicted_objects, raw, route, tf_static
@@ -25,11 +26,11 @@ from processor_time import in_loops
 from rclpy.serialization import deserialize_message, serialize_message
 from scenes import Clock, config
 from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import String
+from std_msgs.msg import Header, String
 
-from reflectdrive_ros.domain import PlanSource
+from reflectdrive_ros.core.domain import PlanSource
+from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.ros import cdr, convert, image_decoding, topics
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.store import ITEMS_MAX
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -40,9 +41,11 @@ HOLD_LOOPS = 8.0  # no message may hold the executor's thread for longer: about 
 
 grids = st.builds(
     lambda header, cells: OccupancyGrid(header=header, data=array("b", cells)),
-    fuzz.headers, st.lists(st.integers(-128, 127), max_size=20),
+    odd_messages.headers, st.lists(st.integers(-128, 127), max_size=20),
 )  # fmt: skip
-maps = st.builds(lambda header, data: LaneletMapBin(header=header, data=data), fuzz.headers, fuzz.bytes_)
+maps = st.builds(
+    lambda header, data: LaneletMapBin(header=header, data=data), odd_messages.headers, odd_messages.bytes_
+)
 elements = st.builds(
     lambda colour, shape, status: TrafficLightElement(color=colour, shape=shape, status=status),
     st.integers(0, 255), st.integers(0, 255), st.integers(0, 255),
@@ -55,12 +58,12 @@ lights = st.builds(
 )
 limits = st.builds(lambda value: VelocityLimit(max_velocity=value), st.floats(width=32))
 EVERY = {
-    **fuzz.STREAM,
-    "route": fuzz.paths,
-    "lanelet route": fuzz.lanelet_routes,
-    "tracked objects": fuzz.tracked,
-    "raw image": fuzz.images,
-    "obstacles": fuzz.clouds,
+    **odd_messages.STREAM,
+    "route": odd_messages.paths,
+    "lanelet route": odd_messages.lanelet_routes,
+    "tracked objects": odd_messages.tracked,
+    "raw image": odd_messages.images,
+    "obstacles": odd_messages.clouds,
     "drivable": grids,
     "map": maps,
     "lights": lights,
@@ -99,7 +102,7 @@ def every_field(message):
             every_field(item)
 
 
-@fuzz.fuzzed(4)
+@fuzzed(4)
 @given(messages)
 def test_cdr_reads_what_rclpy_reads(message):
     content, kind = serialize_message(message), type(message)
@@ -116,7 +119,7 @@ def test_big_endian_bytes_are_read_alike():
     big = bytes([0, 0]) + little[2:4] + struct.pack(">I", 10) + little[8:]
     assert cdr.read(big, String, 10).data == cdr.read(little, String, 10).data == "turn left"
     header = b"\0\0\0\0" + struct.pack(">iII", 7, 8, 4) + b"map\0"
-    read = cdr.read(header, fuzz.Header, 10)
+    read = cdr.read(header, Header, 10)
     assert (read.stamp.sec, read.stamp.nanosec, read.frame_id) == (7, 8, "map")
 
 
@@ -134,11 +137,11 @@ def harmed(draw):
     return content + draw(st.binary(max_size=9)), type(draw(st.sampled_from([message, message, other])))
 
 
-@fuzz.fuzzed(6)
+@fuzzed(6)
 @given(harmed())
 def test_any_bytes_are_a_message_or_a_sentence(what):
     content, kind = what
-    read = fuzz.named(cdr.read, content, kind, 1000)
+    read = odd_messages.named(cdr.read, content, kind, 1000)
     if read is not None:
         every_field(read)
 
@@ -161,7 +164,7 @@ KINDS = [
 def set_out(settings):
     """A core that has planned from a good instant at 1.0 s."""
     core = PlanningCore(config(**settings), Clock())
-    for key, message in fuzz.good(1.0):
+    for key, message in odd_messages.good(1.0):
         core.receive(key, serialize_message(message), ns(1.0))
     assert core.step(ns(1.0)).report.source is PlanSource.PLANNER
     return core
@@ -197,7 +200,7 @@ def test_a_node_plans_on_between_bad_messages():
     rng = np.random.default_rng(1)
     for k in range(1, 20):
         now = 1.0 + 0.1 * k
-        for key, message in fuzz.good(now):
+        for key, message in odd_messages.good(now):
             core.receive(key, serialize_message(message), ns(now))
             core.receive(key, rng.bytes(int(rng.integers(0, 300))), ns(now))
         assert core.step(ns(now)).report.source is PlanSource.PLANNER
@@ -206,7 +209,7 @@ def test_a_node_plans_on_between_bad_messages():
     later = ns(now + 4.0)
     named = {s.name for s in core.statuses(later) if "messages refused" in s.message}
     assert latched <= named <= {*latched, "instruction", "max_velocity"}  # those are not sent again by themselves
-    for key, message in [*fuzz.good(now + 4.0), ("instruction", String(data="go"))]:
+    for key, message in [*odd_messages.good(now + 4.0), ("instruction", String(data="go"))]:
         core.receive(key, serialize_message(message), later)
     assert not any("messages refused" in s.message for s in core.statuses(later))  # and forgotten with a good one
 
@@ -232,7 +235,7 @@ def test_a_forged_length_allocates_nothing(make):
     try:
         refused = 0
         for at in words:
-            read = fuzz.named(cdr.read, good[:at] + struct.pack("<I", 10**9) + good[at + 4 :], kind, 20_000)
+            read = odd_messages.named(cdr.read, good[:at] + struct.pack("<I", 10**9) + good[at + 4 :], kind, 20_000)
             refused += read is None
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -274,7 +277,7 @@ def test_more_transforms_than_are_read_are_refused_and_those_before_them_stay():
     assert core.receive("tf_static", serialize_message(many), ns(1.0)) is None
     (status,) = (s for s in core.statuses(ns(1.0)) if s.name == "tf_static")
     assert "a message of at least 1001 items is not read, at most 1000 are: send fewer" in status.message
-    for key, message in fuzz.good(1.1):
+    for key, message in odd_messages.good(1.1):
         if key != "tf_static":
             core.receive(key, serialize_message(message), ns(1.1))
     assert core.step(ns(1.1)).report.source is PlanSource.PLANNER
@@ -286,7 +289,7 @@ def as_sent(points):
 
 def test_a_route_of_almost_20000_points_is_driven():
     core = PlanningCore(config(**KINDS[0]), Clock())
-    for key, message in fuzz.good(1.0):
+    for key, message in odd_messages.good(1.0):
         core.receive(key, as_sent(19_999) if key == "route" else serialize_message(message), ns(1.0))
     report = core.step(ns(1.0)).report
     assert (report.source, report.reason) == (PlanSource.PLANNER, "")
@@ -301,7 +304,7 @@ def test_a_route_of_more_points_is_refused_with_both_numbers_and_the_car_drives_
         "a message of at least 20001 items is not read, at most 20000 are: send fewer; the one before it stays in use"
     )
     for seconds in (1.1, 10.0):
-        for key, message in fuzz.good(seconds):
+        for key, message in odd_messages.good(seconds):
             if key != "route":
                 core.receive(key, serialize_message(message), ns(seconds))
         assert core.step(ns(seconds)).report.source is PlanSource.PLANNER
@@ -314,7 +317,7 @@ def test_a_route_of_more_points_is_refused_with_both_numbers_and_the_car_drives_
 
 def test_without_a_route_before_it_one_that_is_too_long_stops_the_car_with_both_numbers():
     core = PlanningCore(config(**KINDS[0]), Clock())
-    for key, message in fuzz.good(1.0):
+    for key, message in odd_messages.good(1.0):
         core.receive(key, as_sent(20_001) if key == "route" else serialize_message(message), ns(1.0))
     report = core.step(ns(1.0)).report
     assert report.source is PlanSource.STOP
@@ -380,7 +383,7 @@ def test_an_image_bomb_is_refused_by_its_header_and_the_node_plans_on():
     bomb = png_of(20_000, 20_000)
     assert cv2.imdecode(np.frombuffer(png_of(200, 200), np.uint8), cv2.IMREAD_COLOR).shape == (200, 200, 3)
     core = set_out(KINDS[0])
-    for key, message in fuzz.good(1.1):
+    for key, message in odd_messages.good(1.1):
         core.receive(key, serialize_message(message), ns(1.1))
     bombs = {f"image:{camera}": serialize_message(compressed(bomb, 1.15, camera)) for camera in CAMERAS}
     assert in_loops(lambda: [core.receive(key, data, ns(1.15)) for key, data in bombs.items()]) < HOLD_LOOPS
@@ -430,7 +433,11 @@ def test_a_jpeg_of_many_scans_is_refused():
         image_decoding.check_image_size(compressed(data[: starts[1]] + first * 40 + data[starts[1] :]), "front", 16.0)
 
 
-GOOD = (fuzz.GOOD_JPEG, fuzz.GOOD_PNG, cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes())
+GOOD = (
+    odd_messages.GOOD_JPEG,
+    odd_messages.GOOD_PNG,
+    cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])[1].tobytes(),
+)
 
 
 @st.composite
@@ -448,11 +455,11 @@ def headers_of_images(draw):
     return data[:where] + part + data[where:] if draw(st.booleans()) else data
 
 
-@fuzz.fuzzed(4)
+@fuzzed(4)
 @given(headers_of_images())
 def test_what_passes_by_its_header_decodes_to_no_more_pixels(data):
     message = compressed(data)
-    fuzz.named(image_decoding.check_image_size, message, "front", MEGAPIXELS)
+    odd_messages.named(image_decoding.check_image_size, message, "front", MEGAPIXELS)
     try:
         image_decoding.check_image_size(message, "front", MEGAPIXELS)
         decoded = image_decoding.jpeg_pixels(message, "front")

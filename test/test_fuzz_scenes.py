@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import yaml
 from changed_documents import as_bytes, changed, documents, npz, outcome, told, torn
+from fuzzing import fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fuzz import fuzzed
 
 from reflectdrive_ros.data import codec, real_tracks, shards
-from reflectdrive_ros.documents import parse_arrays, parse_json
 from reflectdrive_ros.evaluation import golden
+from reflectdrive_ros.infra.documents import parse_arrays, parse_json
 from reflectdrive_ros.ros import bag
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 
 metres = st.floats(-500.0, 500.0)
 angles = st.floats(-10.0, 10.0)

@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.bench import scoring
 from reflectdrive_ros.cli import score
-from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.tokens import Codebook, poses_from_points
 from reflectdrive_ros.evaluation import golden
-from reflectdrive_ros.tokens import Codebook, poses_from_points
 
 SLICE = Path(__file__).parent / "data" / "golden"
 WHOLE = Path(__file__).parents[2] / "shared" / "reference" / "golden"

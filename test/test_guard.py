@@ -4,21 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import SECOND_NS, cars, config, ego, observation
+from scenes import SECOND_NS, cars, config, ego, observation, straight_plan
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import DrivableGrid, Plan, Trajectory, Verdict
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import DrivableGrid, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.scoring import safety
 from reflectdrive_ros.scoring.safety import SafetyContext
-
-
-def straight_plan(speed=8.0, dt=0.1, horizon=8.0, acceleration=0.0, stamp_ns=SECOND_NS):
-    times = dt * np.arange(1, round(horizon / dt) + 1)
-    poses = np.zeros((len(times), 3))
-    poses[:, 0] = speed * times + 0.5 * acceleration * times**2
-    return Plan(stamp_ns, np.zeros(3), Trajectory(poses, dt))
 
 
 def verdict(plan, scene, elapsed_ms=0.0, **settings):

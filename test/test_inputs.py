@@ -2,53 +2,15 @@
 
 import numpy as np
 import pytest
-from messages import (
-    CAMERAS,
-    acceleration,
-    camera_info,
-    jpeg,
-    ns,
-    odometry,
-    predicted_objects,
-    raw,
-    route,
-    tf_static,
-)
+from input_stream import instant, latched, ready, small
+from messages import CAMERAS, acceleration, jpeg, ns, odometry, predicted_objects, raw, route
 from scenes import Clock, config
 
-from reflectdrive_ros.domain import Command, PlanSource, Verdict
+from reflectdrive_ros.core.domain import Command, PlanSource, Verdict
 from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
 from reflectdrive_ros.ros.inputs.route import command_along
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
-
-
-def small(**settings):
-    return config(cameras__width=64, cameras__height=36, planner="constant_velocity", **settings)
-
-
-def latched(sink):
-    sink.put("route", route(), 0)
-    sink.put("tf_static", tf_static(), 0)
-    for camera in CAMERAS:
-        sink.put(f"info:{camera}", camera_info(camera), 0)
-
-
-def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
-    """Everything a car sends at one moment; images change from moment to moment."""
-    now = ns(seconds)
-    sink.put("odometry", odometry(seconds, x=5.0 * seconds, **ego), now)
-    sink.put("acceleration", acceleration(seconds), now)
-    if objects:
-        sink.put("objects", predicted_objects(seconds, (60.0, 0.0, 0.0, 5.0, 4.5)), now)
-    for camera in cameras:
-        sink.put(f"image:{camera}", jpeg(seconds, camera, round(10 * seconds) if shade is None else shade), now)
-
-
-def ready(**settings):
-    made = Inputs(small(**settings))
-    latched(made)
-    return made
 
 
 def levels(made, seconds):
@@ -315,16 +277,19 @@ def test_an_empty_route_is_a_sentence(points):
     assert levels(made, 1.0)["route"] is Level.ERROR
 
 
-def test_a_route_that_crosses_itself_is_followed_in_order():
-    """A figure of eight: at the crossing the car stays on the branch it came along."""
+@pytest.mark.parametrize("is_sent_again", [False, True])
+def test_a_route_that_crosses_itself_is_followed_in_order(is_sent_again):
+    """A figure of eight: at the crossing the car stays on the branch it came along, also with a new route there."""
     t = np.linspace(0.0, 2 * np.pi, 400)
     eight = np.stack([80 * np.sin(t), 80 * np.sin(t) * np.cos(t)], axis=1)
     made = Inputs(small(cameras__required=False))
     made.put("route", route(eight), 0)
     for k, index in enumerate(range(150, 260, 2)):
-        x, y = eight[index]
         dx, dy = eight[index + 1] - eight[index]
+        x, y = eight[index] + np.array([-dy, dx]) / np.hypot(dx, dy)  # 1 m to the left: the other branch is nearer
         seconds = 1.0 + 0.1 * k
+        if is_sent_again:
+            made.put("route", route(eight), ns(seconds))
         made.put("odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx)), speed=35.0), ns(seconds))
         ahead = made.snapshot(ns(seconds)).observation.route
         near = ahead[np.argmin(np.hypot(ahead[:, 0] - 10.0, ahead[:, 1]))]

@@ -1,4 +1,4 @@
-"""Ways to install: images, the lock for ROS 2 Humble, the change log and what package.xml tells about the project."""
+"""Installation: images, the lock for ROS 2 Humble, the change log and the metadata of package.xml."""
 
 import ast
 import configparser
@@ -16,8 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from reflectdrive_ros.data import codec
+from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.ros import system_checks
-from reflectdrive_ros.sim import sumo
+from reflectdrive_ros.sim import sumo_library
 
 ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
@@ -59,8 +60,8 @@ def setup_packages():
     """The apt packages that tools/setup asks for."""
     text = (ROOT / "tools/setup").read_text()
     pairs = re.findall(r"^for pair in (.+); do$", text, re.MULTILINE)
-    found = {pair.split(":")[1] for pair in " ".join(pairs).split()}
-    return found | set(re.findall(r'missing="\$missing ([\w-]+)"', text))
+    packages = {pair.split(":")[1] for pair in " ".join(pairs).split()}
+    return packages | set(re.findall(r'missing="\$missing ([\w-]+)"', text))
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ def test_there_is_an_image_with_ros_and_one_without():
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.name)
-def test_images_are_made_of_official_ones_by_known_instructions(file):
+def test_images_are_built_from_official_ones_by_allowed_instructions(file):
     assert instructions(file)[0].name == "FROM"
     assert {each.name for each in instructions(file)} <= INSTRUCTIONS
     stages = set()
@@ -149,19 +150,19 @@ def test_the_development_container_is_the_stage_without_the_clone():
 # --- a machine without the libraries of SUMO -------------------------------------------------------------------------
 
 
-def test_a_machine_without_opengl_says_which_packages_to_install(monkeypatch):
+def test_without_opengl_the_error_names_the_packages_to_install(monkeypatch):
     """An import that fails for a shared library is not a missing module."""
 
     def lacks_opengl(name):
         raise ImportError("libGL.so.1: cannot open shared object file: No such file or directory", name=name)
 
-    monkeypatch.setattr(sumo.importlib, "import_module", lacks_opengl)
+    monkeypatch.setattr(sumo_library.importlib, "import_module", lacks_opengl)
     with pytest.raises(sumo.SumoFailed, match=r"^SUMO cannot be loaded: libGL\.so\.1: .*apt-get install -y libgl1 "):
-        sumo.libsumo()
+        sumo_library.libsumo()
 
 
 def test_the_set_up_and_the_message_name_the_same_packages():
-    assert set(sumo.SYSTEM_LIBRARIES.split()) <= setup_packages()
+    assert set(sumo_library.SYSTEM_LIBRARIES.split()) <= setup_packages()
 
 
 # --- CycloneDDS ------------------------------------------------------------------------------------------------------
@@ -199,10 +200,10 @@ def test_the_lock_for_humble_holds_what_setup_cfg_requires_of_python_3_10():
     locked = dict(re.findall(r"^([\w-]+)==([^\s;\\]+)", HUMBLE_LOCK, re.MULTILINE))
     sections = [SETUP_CFG["options"]["install_requires"], SETUP_CFG["options.extras_require"]["sim"]]
     for line in filter(None, "\n".join(sections).split("\n")):
-        wanted = Requirement(line)
-        if wanted.marker is None or wanted.marker.evaluate({"python_version": "3.10"}):
-            pinned = locked[wanted.name.lower()]
-            assert wanted.specifier.contains(pinned), f"{line}, locked {pinned}"
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"python_version": "3.10"}):
+            pinned = locked[requirement.name.lower()]
+            assert requirement.specifier.contains(pinned), f"{line}, locked {pinned}"
     assert Requirement("numpy<2").specifier.contains(locked["numpy"])  # that of the messages that apt installs
 
 
@@ -238,10 +239,10 @@ def test_the_newest_entry_of_the_change_log_is_the_version_of_the_package():
     assert [len(block.bullets) > 5 for block in log.get_content_of_version(versions[0])] == [True]
 
 
-def test_setup_py_tells_the_version_of_package_xml():
+def test_setup_py_has_the_version_of_package_xml():
     command = [sys.executable, "setup.py", "--version"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    assert told.stdout.split()[-1] == MANIFEST.findtext("version")
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert completed.stdout.split()[-1] == MANIFEST.findtext("version")
 
 
 def test_the_launch_files_find_what_reads_them():

@@ -113,8 +113,8 @@ import json, sys
 import numpy as np
 from autoware_internal_planning_msgs.msg import CandidateTrajectories, CandidateTrajectory
 from rclpy.serialization import deserialize_message
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs.control import Signal
 

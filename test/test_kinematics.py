@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.integrate import solve_ivp
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Plan, Trajectory
 
 SECOND_NS = 1_000_000_000
 curvatures = st.floats(-0.1, 0.1)

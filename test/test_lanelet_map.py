@@ -3,77 +3,40 @@
 import argparse
 import sys
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
-from autoware_planning_msgs.msg import LaneletPrimitive, LaneletRoute, LaneletSegment
-from geometry_msgs.msg import Pose
+from lanelet_maps import (
+    MAP,
+    TWO_LANES,
+    drive,
+    driven_ids,
+    ends_of_the_site,
+    ids_along_the_site,
+    lanelet2,
+    line_of,
+    osm,
+    route_message,
+    settings,
+)
 from rich.console import Console
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.cli import replay
-from reflectdrive_ros.config import Config, ConfigError, InputsConfig
-from reflectdrive_ros.domain import Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, ConfigError
+from reflectdrive_ros.core.domain import Verdict
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps import drivable_area
+from reflectdrive_ros.maps.lanelet_elements import speed_mps
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.replay import engine
-from reflectdrive_ros.ros import convert, map_drivable
-from reflectdrive_ros.ros.bag import BagReader, BagWriter
-from reflectdrive_ros.ros.convert import BadMessage
+from reflectdrive_ros.ros import convert
+from reflectdrive_ros.ros.bag import BagWriter
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelets import speed_mps
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime import cli_args
 
-lanelet2 = pytest.importorskip("lanelet2")
-
-DATA = Path(__file__).parent / "data" / "lanelet2_maps"
-MAP = DATA / "cargo_transport_map.osm"
 LANE_WIDTH_M = 4.0
-
-
-def pose(x, y):
-    made = Pose()
-    made.position.x, made.position.y = float(x), float(y)
-    return made
-
-
-def route_message(ids, start, goal, frame="map"):
-    message = LaneletRoute(start_pose=pose(*start), goal_pose=pose(*goal))
-    message.header.frame_id = frame
-    for lanelet_id in ids:
-        lane = LaneletPrimitive(id=lanelet_id, primitive_type="lane")
-        message.segments.append(LaneletSegment(preferred_primitive=lane, primitives=[lane]))
-    return message
-
-
-def settings(path=MAP, **changes):
-    return InputsConfig(route_type="lanelet", lanelet_map=str(path), **changes)
-
-
-def line_of(ids, start, goal, path=MAP, points_max=2000):
-    return load_map(settings(path)).route(route_message(ids, start, goal), "map", points_max)
-
-
-@cache
-def drive():
-    """The recorded odometry on the cargo map: messages, and positions (N, 2)."""
-    with BagReader(DATA / "cargo_transport_ego.db3") as bag:
-        messages = [entry.message() for entry in bag.messages(["/localization/kinematic_state"])]
-    return messages, np.array([(m.pose.pose.position.x, m.pose.pose.position.y) for m in messages])
-
-
-@cache
-def ids_along_the_site():
-    """The longest drive there is on the cargo map, found by lanelet2's own router."""
-    projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(35.247, 139.911))
-    the_map = lanelet2.io.load(str(MAP), projector)
-    places, people = lanelet2.traffic_rules.Locations, lanelet2.traffic_rules.Participants
-    rules = lanelet2.traffic_rules.create(places.Germany, people.Vehicle)
-    graph = lanelet2.routing.RoutingGraph(the_map, rules)
-    found = graph.getRoute(the_map.laneletLayer[211], the_map.laneletLayer[1550])
-    return tuple(lanelet.id for lanelet in found.shortestPath())
 
 
 # --- the real map ----------------------------------------------------------------------------------------------------
@@ -91,13 +54,6 @@ def test_a_route_through_the_whole_site_is_one_line_without_jumps():
     assert np.rad2deg(bends.max()) < 20  # lanelet2's own centreline turns by 92 degrees, the map's corners by 78
 
 
-def ends_of_the_site():
-    """Middle of the first lanelet's entry and of the last one's exit, read from the tags."""
-    the_map = load_map(settings())
-    ids = ids_along_the_site()
-    return the_map._lane(ids[0])[0, :2], the_map._lane(ids[-1])[-1, :2]
-
-
 def test_the_route_leads_from_start_to_goal():
     start, goal = ends_of_the_site()
     whole, _ = line_of(ids_along_the_site(), start, goal)
@@ -110,34 +66,23 @@ def test_the_route_leads_from_start_to_goal():
 
 
 def test_the_recorded_car_stays_in_the_lane_of_the_route():
-    _, places = drive()
-    line, _ = line_of(driven_ids(), places[0], places[-1])
-    _, offsets = geometry.project(line, places)
+    _, positions = drive()
+    line, _ = line_of(driven_ids(), positions[0], positions[-1])
+    _, offsets = geometry.project(line, positions)
     assert np.abs(offsets).max() < 0.25  # a lane is 4 m wide
     assert np.abs(offsets).mean() < 0.1
-    assert np.hypot(*(line[0, :2] - places[0])) < 0.6
-    assert np.hypot(*(line[-1, :2] - places[-1])) < 1e-6
-    driven_m = np.hypot(*np.diff(places, axis=0).T).sum()
+    assert np.hypot(*(line[0, :2] - positions[0])) < 0.6
+    assert np.hypot(*(line[-1, :2] - positions[-1])) < 1e-6
+    driven_m = np.hypot(*np.diff(positions, axis=0).T).sum()
     assert geometry.arc_lengths(line)[-1] == pytest.approx(driven_m, rel=0.02)
 
 
-@cache
-def driven_ids():
-    """The lanelets of the site's route that the recorded car drove through, found by its first and last place."""
-    _, places = drive()
-    lanes = [load_map(settings())._lane(lanelet_id) for lanelet_id in ids_along_the_site()]
-    gaps = np.array([np.abs(geometry.project(lane, places[[0, -1]])[1]) for lane in lanes])
-    first, last = np.argmin(gaps, axis=0)
-    assert first < last
-    return ids_along_the_site()[first : last + 1]
-
-
 def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
-    messages, places = drive()
+    messages, positions = drive()
     config = Config(inputs=settings(objects_type="none"))
     config = replace(config, cameras=replace(config.cameras, required=False))
     inputs = Inputs(config)
-    inputs.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    inputs.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
     for message in messages[::200]:
         now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
         inputs.put("odometry", message, now_ns)
@@ -147,15 +92,15 @@ def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
         (along,), (offset,) = geometry.project(route, np.zeros((1, 2)))
         assert abs(offset) < LANE_WIDTH_M / 2
         heading = geometry.sample(route, np.array([along]))[0, 2]
-        assert abs(heading) < np.deg2rad(45)  # it leads on the way the car goes
+        assert abs(heading) < np.deg2rad(45)  # it leads in the car's direction
 
 
 def reasons_along_the_drive(**inputs):
     """Why the guard refused plans along the recorded route, one for every 20th message; empty for those that pass."""
-    messages, places = drive()
+    messages, positions = drive()
     config = replace(Config("route_follower", inputs=settings(objects_type="none", **inputs)), speed_limit_mps=4.0)
     core = PlanningCore(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
-    core.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    core.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
     reasons = []
     for message in messages[::20]:
         now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
@@ -176,20 +121,20 @@ def test_the_drivable_space_of_the_map_refuses_no_plan_along_its_route():
 
 
 def test_lanelets_narrower_than_a_bend_refuse_plans_before_one_corner_only(monkeypatch):
-    """docs/on_a_car.md tells this number, of a drivable space that is not widened along the route."""
-    monkeypatch.setattr(map_drivable, "beside_road", lambda *_: [])
+    """docs/on_a_car.md has this number, of a drivable space that is not widened along the route."""
+    monkeypatch.setattr(drivable_area, "areas_beside_road", lambda *_: [])
     refused = [k for k, reason in enumerate(reasons_along_the_drive(drivable_type="map")) if reason]
     assert 7 <= len(refused) <= 9  # 8; rounding may decide on the first and the last
     assert refused == [*range(refused[0], refused[0] + len(refused))]
 
 
 def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():
-    messages, places = drive()
+    messages, positions = drive()
     config = Config(inputs=settings(objects_type="none"))
     inputs = Inputs(replace(config, cameras=replace(config.cameras, required=False)))
     now_ns = messages[0].header.stamp.sec * 1_000_000_000 + messages[0].header.stamp.nanosec
     inputs.put("odometry", messages[0], now_ns)
-    inputs.put("route", route_message([999999], places[0], places[-1]), now_ns)
+    inputs.put("route", route_message([999999], positions[0], positions[-1]), now_ns)
     snapshot = inputs.snapshot(now_ns)
     assert snapshot.observation is None
     assert snapshot.ego is not None  # enough to stop
@@ -203,8 +148,8 @@ def test_without_tags_in_use_the_map_is_projected_around_the_origin():
     by_tags = load_map(settings())._lane(ids[0])
     projected = load_map(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911))._lane(ids[0])
     assert geometry.arc_lengths(projected)[-1] == pytest.approx(geometry.arc_lengths(by_tags)[-1], rel=0.01)
-    apart = np.hypot(*(projected[0, :2] - by_tags[0, :2]))
-    assert apart > 100  # another frame
+    distance_m = np.hypot(*(projected[0, :2] - by_tags[0, :2]))
+    assert distance_m > 100  # another frame
     message = route_message(ids, *ends_of_the_site())
     with pytest.raises(BadMessage, match="different frames; check"):
         load_map(settings(lanelet_origin_lat=35.247, lanelet_origin_lon=139.911)).route(message, "map", 2000)
@@ -219,14 +164,14 @@ def test_a_long_route_is_thinned():
 @pytest.fixture(scope="module")
 def bag(tmp_path_factory):
     """Four seconds of the recorded drive, with a LaneletRoute for it."""
-    messages, places = drive()
+    messages, positions = drive()
     path = tmp_path_factory.mktemp("lanelets") / "bag"
     with BagWriter(path) as writer:
         writer.add_topic("/localization/kinematic_state", "nav_msgs/msg/Odometry")
         writer.add_topic("/planning/mission_planning/route", "autoware_planning_msgs/msg/LaneletRoute", latched=True)
-        begun_ns = convert.stamp_ns(messages[0].header)
-        goal = route_message(driven_ids(), places[0], places[-1])
-        writer.write("/planning/mission_planning/route", begun_ns, goal)
+        start_ns = convert.stamp_ns(messages[0].header)
+        goal = route_message(driven_ids(), positions[0], positions[-1])
+        writer.write("/planning/mission_planning/route", start_ns, goal)
         for message in messages[:160]:
             writer.write("/localization/kinematic_state", convert.stamp_ns(message.header), message)
     return path
@@ -247,7 +192,7 @@ def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
         assert np.abs(geometry.project(record.route, drive()[1])[1]).max() < 0.25  # the report draws it
 
 
-def test_lanes_lead_the_way_that_lanelet2_reads_from_good_degrees():
+def test_lanes_lead_in_the_direction_that_lanelet2_reads_from_good_degrees():
     origin = {"lanelet_origin_lat": 35.247, "lanelet_origin_lon": 139.911}
     the_map = load_map(settings(**origin))
     projector = lanelet2.projection.UtmProjector(lanelet2.io.Origin(*origin.values()))
@@ -257,42 +202,6 @@ def test_lanes_lead_the_way_that_lanelet2_reads_from_good_degrees():
 
 
 # --- small scenes ----------------------------------------------------------------------------------------------------
-
-
-def osm(lanes, tagged=True):
-    """A map of straight lanelets along x: id -> (x from, x to, y of the right bound, extra tags or members)."""
-    nodes, ways, relations = [], [], []
-
-    def way(points, name):
-        refs = []
-        for x, y in points:
-            nodes.append((len(nodes) + 1, x, y))
-            refs.append(f'<nd ref="{len(nodes)}"/>')
-        ways.append(f'<way id="{name}">{"".join(refs)}<tag k="type" v="line_thin"/></way>')
-
-    for lanelet_id, (begin, end, right_y, extra) in lanes.items():
-        way([(begin, right_y + 3.5), (end, right_y + 3.5)], 10 * lanelet_id + 1000)
-        way([(begin, right_y), (end, right_y)], 10 * lanelet_id + 1001)
-        if "centerline" in extra:
-            way([(begin, right_y + 1.0), (end, right_y + 1.0)], 10 * lanelet_id + 1002)
-            extra = f'<member type="way" role="centerline" ref="{10 * lanelet_id + 1002}"/>'
-        relations.append(
-            f'<relation id="{lanelet_id}"><member type="way" role="left" ref="{10 * lanelet_id + 1000}"/>'
-            f'<member type="way" role="right" ref="{10 * lanelet_id + 1001}"/>'
-            f'<tag k="type" v="lanelet"/><tag k="subtype" v="road"/>{extra}</relation>'
-        )
-    local = '<tag k="local_x" v="{x}"/><tag k="local_y" v="{y}"/>' if tagged else ""
-    # the degrees are left empty, as Autoware's map tool does for maps in a frame of their own
-    drawn = "".join(f'<node id="{i}" lat="" lon="">{local.format(x=x, y=y)}</node>' for i, x, y in nodes)
-    return f'<?xml version="1.0"?><osm>{drawn}{"".join(ways)}{"".join(relations)}</osm>'
-
-
-TWO_LANES = {
-    1: (0.0, 100.0, 0.0, '<tag k="speed_limit" v="50"/>'),
-    2: (100.0, 200.0, 0.0, '<tag k="speed_limit" v="20 mph"/>'),
-    3: (0.0, 100.0, 3.5, ""),
-    4: (100.0, 200.0, 3.5, "centerline"),
-}
 
 
 @pytest.fixture
@@ -343,9 +252,9 @@ def test_a_goal_beside_the_lane_is_approached_at_a_slant(two_lanes):
 )
 def test_a_route_that_is_not_on_the_map_gets_a_sentence(two_lanes, ids, start, goal, frame, sentence):
     the_map = load_map(settings(two_lanes))
-    with pytest.raises(BadMessage) as told:
+    with pytest.raises(BadMessage) as error:
         the_map.route(route_message(ids, start, goal, frame), "map", 2000)
-    assert sentence in str(told.value)
+    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -362,10 +271,10 @@ def test_a_map_that_cannot_be_used_gets_a_sentence(tmp_path, name, text, sentenc
     file = tmp_path / name
     if text is not None:
         file.write_text(text)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         load_map(settings(file))
-    assert sentence in str(told.value)
-    assert "\n" not in str(told.value)
+    assert sentence in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_without_the_bindings_a_sentence_says_what_to_install(monkeypatch):

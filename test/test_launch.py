@@ -3,64 +3,28 @@
 What can be said without ROS's `launch` is said everywhere; the rest runs where `launch` and `launch_ros` are installed.
 """
 
-import ast
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
+from launch_tables import AUTOWARE, DEMO, FILE, REPLAY, ROOT, declared
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.ros.bag import BagWriter
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
 
-ROOT = Path(__file__).parents[1]
-FILE = ROOT / "launch" / "planner.launch.py"
-REPLAY, DEMO, AUTOWARE = (
-    ROOT / "launch" / name for name in ("replay.launch.py", "demo.launch.py", "autoware.launch.xml")
-)
 AUTOWARES_TREE = ROOT / "test" / "launched" / "autoware_tree.launch.py"
 OWN_DEMO = ROOT / "test" / "launched" / "own_demo.yaml"
 MAP = ROOT / "test" / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
 START_S = 60.0
 END_S = 2.0  # within this time all processes of a launch file end after Ctrl-C
-
-
-def table(name, file):
-    """A table of a launch file, read from its source."""
-    tree = ast.parse(file.read_text())
-    (value,) = (
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and [target.id for target in node.targets] == [name]
-    )
-    return ast.literal_eval(value)
-
-
-def called(function, file):
-    """The positional arguments of each call of a function by name, constants only."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function:
-            yield [getattr(word, "value", None) for word in node.args], {word.arg: word.value for word in node.keywords}
-
-
-def declared():
-    """Every argument of planner.launch.py."""
-    plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str)}
-    return plain | {row[0] for row in (*INPUTS.values(), *OUTPUTS.values())}
-
-
-def xml_arguments():
-    """Arguments of autoware.launch.xml: name -> element."""
-    return {entry.get("name"): entry for entry in ElementTree.parse(AUTOWARE).getroot().findall("arg")}
 
 
 # --- with launch -----------------------------------------------------------------------------------------------------

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import SECOND_NS, Clock, config, later, observation, straight_route, turning_route
-from test_guard import straight_plan
+from scenes import SECOND_NS, Clock, config, later, observation, straight_plan, straight_route, turning_route
 
-from reflectdrive_ros.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
+from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.assessment import score_candidates
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess

@@ -28,36 +28,36 @@ from scenes import config
 
 from reflectdrive_ros import pages
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import Config, VehicleConfig
+from reflectdrive_ros.core.config import Config, VehicleConfig
+from reflectdrive_ros.core.domain import Plan, Trajectory
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.demo import live, live_view
 from reflectdrive_ros.demo.live_topics import OTHER, CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.demo.world_node import new_context
-from reflectdrive_ros.domain import Plan, Trajectory
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
-from reflectdrive_ros.tokens import TokenLayout
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
 
 
-# --- what is shown ---------------------------------------------------------------------------------------------------
+# --- the page's state ------------------------------------------------------------------------------------------------
 
 
-def heard(**newest):
+def live_state(**newest):
     poses = tuple((round(t * SECOND_NS), np.array([5.0 * t, 0.0, 0.0])) for t in (9.8, 9.9, 10.0))
     return LiveState("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
 
 
-def as_json(heard):
-    return json.loads(json.dumps(live_view.state(heard, VehicleConfig(), TokenLayout()), allow_nan=False))
+def as_json(live):
+    return json.loads(json.dumps(live_view.state(live, VehicleConfig(), TokenLayout()), allow_nan=False))
 
 
-def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
+def test_before_the_first_message_the_page_has_gaps_and_no_errors():
     empty = as_json(LiveState("", {}, {}, {}, {}, (), (), None, 0.0, 0))
     assert empty["plan"] is None
     assert empty["status"] is None
@@ -71,20 +71,20 @@ def test_before_anything_is_heard_the_page_has_gaps_and_no_errors():
 def test_the_plan_is_shown_from_where_the_ego_stood_at_its_stamp():
     poses = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
     plan = Plan(round(9.95 * SECOND_NS), np.array([49.75, 0.0, 0.0]), Trajectory(poses, 0.1))
-    shown = as_json(heard(trajectory=outputs.trajectory(plan, Config())))["plan"]
-    assert shown["ego"] == pytest.approx([49.75, 0.0, 0.0])
-    assert shown["dt"] == pytest.approx(0.1)
-    np.testing.assert_allclose(np.array(shown["points"])[:, 0], 49.75 + poses[:, 0], atol=1e-3)
-    np.testing.assert_allclose(np.array(shown["points"])[:, 3], 5.0, atol=1e-3)
+    page_plan = as_json(live_state(trajectory=outputs.trajectory(plan, Config())))["plan"]
+    assert page_plan["ego"] == pytest.approx([49.75, 0.0, 0.0])
+    assert page_plan["dt"] == pytest.approx(0.1)
+    np.testing.assert_allclose(np.array(page_plan["points"])[:, 0], 49.75 + poses[:, 0], atol=1e-3)
+    np.testing.assert_allclose(np.array(page_plan["points"])[:, 3], 5.0, atol=1e-3)
 
 
 def test_a_trajectory_of_another_node_is_shown_while_it_is_fresh():
     plan = Plan(round(9.9 * SECOND_NS), np.array([49.5, 0.0, 0.0]), Trajectory(np.full((80, 3), 1.0), 0.1))
-    made = {OTHER + "/planning/trajectory": outputs.trajectory(plan, Config())}
-    (shown,) = as_json(heard(**made))["others"]
-    assert shown["topic"] == "/planning/trajectory"
-    assert shown["points"][0][:2] == [50.5, 1.0]
-    late = heard(**made)
+    messages = {OTHER + "/planning/trajectory": outputs.trajectory(plan, Config())}
+    (trajectory,) = as_json(live_state(**messages))["others"]
+    assert trajectory["topic"] == "/planning/trajectory"
+    assert trajectory["points"][0][:2] == [50.5, 1.0]
+    late = live_state(**messages)
     later = replace(late, poses=(*late.poses, (round(11.5 * SECOND_NS), np.zeros(3))))
     assert as_json(later)["others"] == []
 
@@ -98,14 +98,14 @@ def test_tokens_and_candidates_come_from_the_debug_message():
     message.tokens_before_edit, message.tokens_after_edit = [333, 340], [333, 341]
     message.round_tokens, message.token_confidence = [333, 340, 333, 342], [0.5, float("nan")]
     goals = GoalHypotheses(x=[1.0, 2.0], y=[3.0, 4.0], probability=[0.5, 0.25], chosen=1)
-    shown = as_json(heard(debug=message, goals=goals))
-    assert [rival["score"] for rival in shown["candidates"]] == [0.5, None]  # the first is the plan itself
-    assert shown["candidates"][0]["points"] == [[14.0, 0.0], [19.0, 0.0]]  # every half second
-    assert shown["tokens"]["before"] == [333, 340]
-    assert shown["tokens"]["after"] == [333, 341]
-    assert shown["tokens"]["rounds"] == [[333, 342]]
-    assert shown["tokens"]["confidence"] == [0.5, None]  # a repair wrote the last one
-    assert shown["goals"] == [[1.0, 3.0, 0.5, False], [2.0, 4.0, 0.25, True]]
+    state = as_json(live_state(debug=message, goals=goals))
+    assert [rival["score"] for rival in state["candidates"]] == [0.5, None]  # the first is the plan itself
+    assert state["candidates"][0]["points"] == [[14.0, 0.0], [19.0, 0.0]]  # every half second
+    assert state["tokens"]["before"] == [333, 340]
+    assert state["tokens"]["after"] == [333, 341]
+    assert state["tokens"]["rounds"] == [[333, 342]]
+    assert state["tokens"]["confidence"] == [0.5, None]  # a repair wrote the last one
+    assert state["goals"] == [[1.0, 3.0, 0.5, False], [2.0, 4.0, 0.25, True]]
 
 
 def test_the_draft_is_shown_from_the_ego_of_its_message_with_what_the_rounds_corrected():
@@ -115,12 +115,12 @@ def test_the_draft_is_shown_from_the_ego_of_its_message_with_what_the_rounds_cor
     ids = layout.encode(points)
     message = PlannerDebug(edit_rounds=1, round_tokens=ids.ravel().tolist(), round_confidence=[0.5] * 16 + [0.25] * 16)
     message.header.stamp = outputs.time_message(round(9.95 * SECOND_NS))
-    shown = as_json(heard(debug=message))["draft"]
-    assert shown["ego"] == pytest.approx([49.75, 0.0, 0.0])
-    assert shown["points"] == points[0].tolist()
-    assert shown["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.5, 0.25]]
+    draft = as_json(live_state(debug=message))["draft"]
+    assert draft["ego"] == pytest.approx([49.75, 0.0, 0.0])
+    assert draft["points"] == points[0].tolist()
+    assert draft["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.5, 0.25]]
     message.round_tokens, message.round_confidence = [333] * 6, [0.5] * 6  # of another layout
-    assert as_json(heard(debug=message))["draft"] is None
+    assert as_json(live_state(debug=message))["draft"] is None
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed (apt install nodejs)")
@@ -132,7 +132,7 @@ def test_the_script_of_the_page_draws_a_state_without_an_error(tmp_path, rounds)
     message.header.stamp = outputs.time_message(round(9.95 * SECOND_NS))
     status = PlannerStatus(planner="reflectdrive2", step_kind="full")
     (tmp_path / "live.html").write_text(pages.page("live.html"))
-    (tmp_path / "state.json").write_text(json.dumps(as_json(heard(debug=message, status=status))))
+    (tmp_path / "state.json").write_text(json.dumps(as_json(live_state(debug=message, status=status))))
     call = ["node", Path(__file__).parent / "data" / "page_stub.js", tmp_path / "live.html", tmp_path / "state.json"]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -144,24 +144,24 @@ def test_the_script_of_the_page_draws_a_state_without_an_error(tmp_path, rounds)
 def test_road_users_and_route_are_those_near_the_ego():
     objects = predicted_objects(10.0, (60.0, 3.0, 0.5, 5.0, 4.5))
     path = route([(float(x), 0.0) for x in range(-500, 500, 10)])
-    shown = as_json(heard(objects=objects, route=path))
-    assert shown["agents"][0][:3] == pytest.approx([60.0, 3.0, 0.5], abs=0.01)
-    xs = np.array(shown["route"])[:, 0]
-    assert xs.min() >= 50 - live_view.ROUTE_SHOWN_M
-    assert xs.max() <= 50 + live_view.ROUTE_SHOWN_M
+    state = as_json(live_state(objects=objects, route=path))
+    assert state["agents"][0][:3] == pytest.approx([60.0, 3.0, 0.5], abs=0.01)
+    xs = np.array(state["route"])[:, 0]
+    assert xs.min() >= 50 - live_view.ROUTE_RANGE_M
+    assert xs.max() <= 50 + live_view.ROUTE_RANGE_M
 
 
-def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
+def test_cameras_are_listed_left_to_right_with_their_lens_where_it_has_arrived():
     image = CameraJpeg(10 * SECOND_NS, b"", "front_optical")
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
     images = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
     infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
-    base = heard()
-    shown = as_json(LiveState("", {}, images, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
-    assert {camera["name"] for camera in shown} == set(CAMERAS)
-    by_name = {camera["name"]: camera for camera in shown}
-    assert by_name["front_right"]["lens"] is None  # it has no camera_info: shown without the plan
+    base = live_state()
+    cameras = as_json(LiveState("", {}, images, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
+    assert {camera["name"] for camera in cameras} == set(CAMERAS)
+    by_name = {camera["name"]: camera for camera in cameras}
+    assert by_name["front_right"]["lens"] is None  # it has no camera_info: displayed without the plan
     assert by_name["front"]["lens"]["ego"] == pytest.approx([50.0, 0.0, 0.0])
     assert image.stamp_ns == int(by_name["front"]["stamp_ns"])
 
@@ -175,7 +175,7 @@ def test_cameras_are_told_left_to_right_with_their_lens_where_it_is_known():
         ("/sensing/camera/front/camera_info", "front"),
     ],
 )
-def test_a_camera_is_called_as_its_topic_says(topic, name):
+def test_a_camera_is_named_after_its_topic(topic, name):
     assert camera_name(topic) == name
 
 
@@ -188,7 +188,7 @@ def test_diagnostics_shown_are_those_of_the_planner_that_is_shown():
         for node in ("/left/reflectdrive", "/right/reflectdrive", NODE_NAME, "lidar_driver"):
             line = InputStatus("planner", Level.OK, f"said by {node}", {})
             hear(deserialize_message(outputs.diagnostics([line], 0, node), DiagnosticArray))
-        assert as_json(listener.heard())["diagnostics"] == [["planner", 0, "said by /left/reflectdrive"]]
+        assert as_json(listener.live_state())["diagnostics"] == [["planner", 0, "said by /left/reflectdrive"]]
     finally:
         listener.destroy_node()
         context.try_shutdown()
@@ -203,11 +203,11 @@ def fetched(url):
 
 
 @contextmanager
-def shown_drive(tmp_path):
+def drive_page(tmp_path):
     """A real node that drives along a straight road, and its page."""
-    made = config(planner="constant_velocity", engine__watchdog_ms=2000.0, engine__deadline_ms=5000.0)
+    settings = config(planner="constant_velocity", engine__watchdog_ms=2000.0, engine__deadline_ms=5000.0)
     keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
-    harness = Harness(made, [*keys, "route", "tf_static", "odometry", "acceleration", "objects"], ())
+    harness = Harness(settings, [*keys, "route", "tf_static", "odometry", "acceleration", "objects"], ())
     driving = threading.Event()
 
     def drive():
@@ -227,7 +227,7 @@ def shown_drive(tmp_path):
 
     thread = threading.Thread(target=drive)
     try:
-        with running_node(made, {}, tmp_path / "node.log", sim_time=False) as process:
+        with running_node(settings, {}, tmp_path / "node.log", sim_time=False) as process:
             harness.wait_for_node(process, tmp_path / "node.log")
             harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 400)]))
             harness.inputs["tf_static"].publish(tf_static())
@@ -241,19 +241,19 @@ def shown_drive(tmp_path):
         harness.close()
 
 
-def until(page, wanted, timeout_s=30.0):
+def until(page, condition, timeout_s=30.0):
     deadline = time.perf_counter() + timeout_s
     while time.perf_counter() < deadline:
         state = json.loads(fetched(page.url + "state.json")[1])
-        if wanted(state):
+        if condition(state):
             return state
         time.sleep(0.2)
     pytest.fail(f"the page never showed it; last: {str(state)[:2000]}")
 
 
 @pytest.mark.dds
-def test_every_endpoint_answers_with_what_the_node_sees_and_says(tmp_path):
-    with shown_drive(tmp_path) as page:
+def test_every_endpoint_answers_with_inputs_and_outputs_of_the_node(tmp_path):
+    with drive_page(tmp_path) as page:
         assert page.server_address[0] == "127.0.0.1"
         kind, body = fetched(page.url)
         assert kind == "text/html; charset=utf-8"
@@ -261,8 +261,8 @@ def test_every_endpoint_answers_with_what_the_node_sees_and_says(tmp_path):
         assert b"http" not in body  # nothing from elsewhere
 
         def complete(state):
-            seen = all(camera["lens"] for camera in state["cameras"]) and len(state["cameras"]) == 3
-            return seen and state["plan"] and state["diagnostics"] and state["stages"] and state["agents"]
+            has_cameras = all(camera["lens"] for camera in state["cameras"]) and len(state["cameras"]) == 3
+            return has_cameras and state["plan"] and state["diagnostics"] and state["stages"] and state["agents"]
 
         state = until(page, complete)
         assert state["planner"] == "/planning/reflectdrive/reflectdrive"
@@ -291,15 +291,15 @@ def test_every_endpoint_answers_with_what_the_node_sees_and_says(tmp_path):
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
 def test_a_browser_shows_images_road_and_plan(tmp_path):
     """A screenshot in headless Chromium: the regions where things are drawn are not empty."""
-    with shown_drive(tmp_path) as page:
+    with drive_page(tmp_path) as page:
         until(page, lambda state: state["plan"] and len(state["cameras"]) == 3)
         image = tmp_path / "page.png"
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,720"]
         flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", f"--screenshot={image}"]
         subprocess.run([CHROMIUM, *flags, page.url], capture_output=True, timeout=120, check=True, env=dict(os.environ))
-    shown = cv2.imread(str(image)).astype(int)
-    assert shown.shape[:2] == (720, 1280)
-    cameras, above = shown[60:260], shown[300:700, 20:500]
+    screenshot = cv2.imread(str(image)).astype(int)
+    assert screenshot.shape[:2] == (720, 1280)
+    cameras, above = screenshot[60:260], screenshot[300:700, 20:500]
     assert [cameras[:, left : left + 380].std() > 3 for left in (25, 450, 870)] == [True] * 3
     colourful = above.max(axis=2) - above.min(axis=2) > 60  # the plan's ribbon
     assert colourful.sum() > 300
@@ -319,7 +319,7 @@ def answer(port, path):
 
 
 @pytest.mark.dds
-def test_a_stamp_that_is_none_is_not_found_and_the_connection_stays(capfd):
+def test_an_invalid_stamp_is_status_404_and_the_connection_stays(capfd):
     wrong = [b"\xb2", b"\xb9.jpg", b"%B2", b"9" * 5000, b"9" * 5000 + b".jpg", b"-1", b"1_0", b".jpg", b"1.jpg.jpg"]
     with live.serve(0, VehicleConfig()) as page:
         port = page.server_address[1]
@@ -332,7 +332,7 @@ SENT = ((PlannerStatus, "status"), (AutowareTrajectory, "trajectory"))
 
 
 @pytest.mark.dds
-def test_of_two_planners_the_one_that_is_asked_for_is_shown_and_the_others_trajectory_beside_it():
+def test_of_two_planners_the_requested_one_is_displayed_with_the_trajectory_of_the_other():
     """Shadow mode: the car follows another node."""
     context = new_context()
     nodes = [Node("reflectdrive", namespace=name, context=context) for name in ("/first", "/shadow")]
@@ -343,14 +343,14 @@ def test_of_two_planners_the_one_that_is_asked_for_is_shown_and_the_others_traje
         )
         for each in nodes
     ]
-    places = nodes[0].create_publisher(Odometry, "/odometry", 1)
+    publisher = nodes[0].create_publisher(Odometry, "/odometry", 1)
     nodes[1].create_subscription(Odometry, "/odometry", lambda _: None, 1)
     plan = Plan(10 * SECOND_NS, np.zeros(3), Trajectory(np.zeros((80, 3)), 0.1))
     try:
         with live.serve(0, VehicleConfig(), node="/shadow/reflectdrive") as page:
 
             def sent(state):
-                places.publish(odometry(10.0))
+                publisher.publish(odometry(10.0))
                 for status, trajectory in senders:
                     status.publish(PlannerStatus())
                     trajectory.publish(outputs.trajectory(plan, Config()))
@@ -400,9 +400,9 @@ def test_only_requests_to_this_machine_are_answered():
 
 def closed_after_s(connection, piece, every_s=0.05):
     """Seconds until the server closes a connection that sends a piece again and again; at most 5."""
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     connection.settimeout(every_s)
-    while time.perf_counter() - begun < 5.0:
+    while time.perf_counter() - start_s < 5.0:
         try:
             if piece:
                 connection.sendall(piece)
@@ -412,7 +412,7 @@ def closed_after_s(connection, piece, every_s=0.05):
             continue
         except ConnectionError:
             break
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_s
 
 
 @pytest.mark.dds
@@ -453,22 +453,22 @@ def test_clients_that_read_nothing_or_are_too_many_do_not_keep_others_out_for_lo
             each.settimeout(0.5)
             with suppress(TimeoutError, ConnectionError):  # until the server takes no more
                 each.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 4000)
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         with pytest.raises(OSError):  # status 503, or a reset where that overtakes it
             fetched(page.url)
-        while time.perf_counter() - begun < 10.0:
+        while time.perf_counter() - start_s < 10.0:
             with suppress(OSError):
                 assert fetched(page.url)[0] == "text/html; charset=utf-8"
                 break
             time.sleep(0.1)
-        assert time.perf_counter() - begun < 10.0
+        assert time.perf_counter() - start_s < 10.0
         for each in greedy:
             each.close()
     assert capfd.readouterr().err == ""
 
 
 @pytest.mark.dds
-def test_a_port_in_use_is_said(tmp_path, capsys):
+def test_a_port_in_use_is_one_sentence(tmp_path, capsys):
     with live.serve(0, VehicleConfig()) as page:
         port = str(page.server_address[1])
         assert live.main(["--port", port]) == 2
@@ -477,7 +477,7 @@ def test_a_port_in_use_is_said(tmp_path, capsys):
     assert capsys.readouterr().err.strip().splitlines() == [f"live: {sentence}", sentence]
 
 
-def test_a_domain_that_dds_does_not_have_is_said(capsys, monkeypatch):
+def test_a_domain_that_dds_does_not_have_is_one_sentence(capsys, monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "abc")
     assert live.main([]) == 2
     assert capsys.readouterr().err == "live: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232\n"

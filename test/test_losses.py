@@ -8,18 +8,17 @@ import pytest
 import shapely
 import torch
 from hand_scenes import scene
-from tiny_net import goal_logits, tiny_inputs, tiny_net, uniform_goal_values
+from tiny_net import goal_logits, tiny_net, uniform_goal_values
+from tiny_training import LAYOUT, a_batch
 
 from reflectdrive_ros.data import distance_map, occupancy
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.render.camera import rig
-from reflectdrive_ros.tokens import TokenLayout
-from reflectdrive_ros.training import augment, bev_head, ground_head
-from reflectdrive_ros.training.losses import Batch, Losses, expected_goal_loss, field_loss, token_loss
+from reflectdrive_ros.training import bev_head, ground_head
+from reflectdrive_ros.training.losses import Losses, expected_goal_loss, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
-LAYOUT = TokenLayout()
 CODEBOOK = LAYOUT.codebook
 ACTION_TOKENS, (GOAL_X, GOAL_Y) = LAYOUT.length, LAYOUT.goal
 
@@ -220,7 +219,7 @@ def asked(reader, areas=None, taken=None):
     distances = torch.from_numpy(distance_map.distance_map(areas))[None]
     if taken is None:
         taken = nobody()
-    wanted = reader.wanted(distances, torch.from_numpy(taken)[None])[0]
+    wanted = reader.targets(distances, torch.from_numpy(taken)[None])[0]
     return wanted.bool(), reader.weights > 0
 
 
@@ -291,25 +290,6 @@ def test_the_decoder_alone_learns_where_the_vision_encoder_is_frozen():
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
-
-
-def a_batch(net, masked=2, wrong=1, seed=0):
-    rng = np.random.default_rng(seed)
-    points = np.cumsum(rng.uniform(1.0, 3.0, (2, 8, 2)), axis=1)
-    clean = LAYOUT.encode(points)
-    actions = [augment.masked_actions(clean, masked, LAYOUT, rng)]
-    if wrong:
-        actions.append(augment.perturbed_actions(points, wrong, LAYOUT, rng))
-    shown = scene(images=False)
-    distances = np.stack([distance_map.distance_map(shown.areas)] * 2)
-    taken = np.stack([occupancy.occupancy(shown)] * 2)
-    goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
-    worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
-    parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
-    told = goals, worth, parts, np.array([[0, 2], [0, 1]])
-    about = np.arange(2), np.zeros(2, bool), np.ones(2, bool), np.ones((2, 2), bool)
-    tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told, *about)
-    return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)
 
 
 def losses_of(net, **weights):

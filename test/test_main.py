@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
-from reflectdrive_ros.command import Output, make_list, make_table
-from reflectdrive_ros.installing import import_advice
+from reflectdrive_ros.infra.command import Output, make_list, make_table
+from reflectdrive_ros.infra.installing import import_advice
 from reflectdrive_ros.replay.plan_measures import MEASURES, PlanMeasures, write_measures
 
 WITHOUT = (
@@ -28,7 +28,7 @@ WITHOUT = (
     ("library", "words", "extra"),
     [
         ("torch", ["train", "sft", "x.yaml"], "train"),
-        ("torch", ["bench", "ego-mlp"], "train"),
+        ("torch", ["bench", "step"], "train"),
         ("onnx_ir", ["export", "x", "--out", "y"], "export"),
     ],
 )
@@ -90,7 +90,7 @@ def test_advice_names_the_library_and_what_to_do(fault, advice):
 
 
 EVERY_COMMAND = [[name] for name in COMMANDS] + [["bench", name] for name in BENCHES]
-NEED_ROS = {"demo", "replay", "make-bag", "dataset", "bench node"}
+NEED_ROS = {"demo", "replay", "make-bag", "dataset", "bench node", "bench soak"}
 WITHOUT_ROS = """
 import sys
 class NoRos:

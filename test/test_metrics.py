@@ -5,18 +5,16 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
+from scenes import CAR, SIZE
 from scipy.signal import savgol_filter
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.domain import AgentKind
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import AgentKind
 from reflectdrive_ros.scoring import metrics
 from reflectdrive_ros.scoring.areas import AreaIndex, MapAreas
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import AX, AY, DT_S, HEADING, STATE_SIZE, STEPS, VX, YAW_RATE, X, Y, centers
 
-CAR = VehicleConfig()
-SIZE = np.array([CAR.length_m, CAR.width_m])
 FRONT = CAR.rear_axle_to_center_m + 0.5 * CAR.length_m  # bumper ahead of the rear axle
 REAR = CAR.rear_axle_to_center_m - 0.5 * CAR.length_m
 TIMES = DT_S * np.arange(STEPS + 1)

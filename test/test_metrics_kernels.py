@@ -6,10 +6,10 @@ import reflectdrive_kernels as kernels
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
-from test_metrics import CAR, SIZE
+from scenes import CAR, SIZE
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import AgentKind
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import AgentKind
 from reflectdrive_ros.scoring import contacts, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import DT_S, STATE_SIZE, STEPS, VX, centers

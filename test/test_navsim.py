@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from reflectdrive_ros.__main__ import run
+from reflectdrive_ros.core.domain import Command
 from reflectdrive_ros.data import frame_index, shards
-from reflectdrive_ros.domain import Command
-from reflectdrive_ros.errors import UserError
 from reflectdrive_ros.evaluation import golden, navsim
 from reflectdrive_ros.features.cameras import rig
+from reflectdrive_ros.infra.errors import UserError
 from reflectdrive_ros.scoring.scorer import score
 
 ROOT = Path(__file__).parents[1]

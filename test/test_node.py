@@ -23,11 +23,11 @@ from scenes import ego as an_ego
 from std_msgs.msg import String
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.config import as_yaml
+from reflectdrive_ros.core.config import as_yaml
+from reflectdrive_ros.maps.elevation import FLAT_GROUND
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs, topics
-from reflectdrive_ros.ros.elevation import FLAT_GROUND
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine

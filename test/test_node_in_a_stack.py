@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from messages import CAMERAS, jpeg, odometry, route
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros.processes import stop_process
 

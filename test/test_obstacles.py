@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from sensor_msgs.msg import PointCloud2, PointField
 from std_msgs.msg import Header
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config, ConfigError, override_dotted
-from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Observation, Plan, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, ConfigError, override_dotted
+from reflectdrive_ros.core.domain import AgentKind, Agents, EgoState, Observation, Plan, Trajectory
+from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.ros import obstacles
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check, unsafe_reason
 

@@ -4,9 +4,9 @@ diagnostics show no rate and no age that no sensor has."""
 import re
 
 import pytest
+from input_stream import instant, ready, small
 from messages import camera_info, jpeg, ns, odometry
 from scenes import Clock
-from test_inputs import instant, ready, small
 
 from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs

@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoware_adapi_v1_msgs.msg import OperationModeState
+from diagnostic_tree import BY_PATH, TOP, level, levels_of
+from lanelet_maps import MAP, drive
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
 from scenes import Clock, config
-from test_diagnostic_graph import BY_PATH, TOP, level, levels_of
-from test_lanelet_map import MAP, drive
 
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.domain import PlanSource
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import PlanSource
+from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.off_map import MOVING_MPS, off_map_reason
-from reflectdrive_ros.ros.lanelet_file import load_map
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 pytest.importorskip("lanelet2", reason="lanelet2 is not installed")

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import Clock, config, later, observation, straight_route, turning_route
-from test_reflectdrive2 import seen
+from scripted_network import seen
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.config import DENOISER_PLANNERS, SHIPPED_MODELS, ConfigError, RouteConfig
-from reflectdrive_ros.domain import PlanSource, Verdict
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.config import DENOISER_PLANNERS, SHIPPED_MODELS, ConfigError, RouteConfig
+from reflectdrive_ros.core.domain import PlanSource, Verdict
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.planning import LEARNED, PLANNERS, decoding_config
 from reflectdrive_ros.planning.off_route import off_route_reason
 from reflectdrive_ros.runtime.engine import Engine

@@ -8,11 +8,10 @@ import pytest
 import shapely
 from small_xodr import R, figure_of_eight
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import maps, opendrive, opendrive_surface
-from reflectdrive_ros.sim.network.connectors import parse_shape
-from reflectdrive_ros.sim.network.roads import RoadError
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.maps import opendrive, opendrive_surface, road_file, sumo
+from reflectdrive_ros.maps.connectors import parse_shape
+from reflectdrive_ros.maps.roads import RoadError
 from reflectdrive_ros.sim.network.routing import random_walk
 from reflectdrive_ros.sim.traffic.demand import Demand
 from reflectdrive_ros.sim.traffic.simulation import Simulation
@@ -26,7 +25,7 @@ except sumo.SumoMissing as fault:
 def load(folder, text, name="eight.xodr", **options):
     file = folder / name
     file.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return maps.load(file, folder, **options)
+    return road_file.load(file, folder, **options)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def test_lanes_keep_to_the_right_and_lie_on_the_surface_with_its_shoulders(eight
     assert not space.contains(shapely.Point(10.0, 4.7))
 
 
-def test_limits_are_those_of_the_road_and_at_most_what_is_asked_for(tmp_path, eight):
+def test_limits_are_those_of_the_road_and_at_most_the_requested_one(tmp_path, eight):
     def limits(road_map):
         return {round(lane.lane.speed_limit_mps, 1) for lane in road_map.lanes.values() if not lane.across_junction}
 
@@ -66,9 +65,9 @@ def test_limits_are_those_of_the_road_and_at_most_what_is_asked_for(tmp_path, ei
 
 
 def test_lanes_without_a_width_get_the_usual_one(tmp_path):
-    made = load(tmp_path, figure_of_eight(widths=False))
-    assert {lane.width_m for lane in made.lanes.values()} <= {3.2, 3.65}
-    assert len(made.roads) >= 8
+    network = load(tmp_path, figure_of_eight(widths=False))
+    assert {lane.width_m for lane in network.lanes.values()} <= {3.2, 3.65}
+    assert len(network.roads) >= 8
 
 
 def test_a_compressed_map_is_the_same_map(tmp_path, eight):
@@ -107,7 +106,7 @@ def test_surfaces_follow_widths_offsets_and_all_kinds_of_curves():
     assert area.area == pytest.approx(30 * 4.5, rel=0.1)
 
 
-def place_on(lane, along_m):
+def position_on(lane, along_m):
     """x, y and SUMO's angle on a lane."""
     x, y, heading = geometry.sample(lane.centerline, np.array([along_m]))[0]
     return x, y, float(90.0 - np.degrees(heading)) % 360.0
@@ -116,15 +115,15 @@ def place_on(lane, along_m):
 def test_a_connector_that_turns_back_is_drawn_past_its_spike_and_a_curve_stays_as_it_is():
     before = np.column_stack([np.full(20, -20.2), np.linspace(88.0, 52.2, 20)])
     spiked = np.concatenate([before, [[-29.5, 50.0], [-16.2, 47.1]]])  # as of CARLA's Town04
-    line = spiked[opendrive.smooth_places(spiked)]
+    line = spiked[opendrive.smooth_indices(spiked)]
     np.testing.assert_array_equal(line[[0, -1]], spiked[[0, -1]])
     assert line[:, 0].min() == -20.2
     assert np.abs(np.diff(geometry.headings_along(line))).max() < np.deg2rad(25.0)
     angles = np.linspace(0.0, np.pi, 13)
     curve = 6.0 * np.column_stack([np.cos(angles), np.sin(angles)])
-    assert opendrive.smooth_places(curve) == list(range(13))
+    assert opendrive.smooth_indices(curve) == list(range(13))
     doubled = np.insert(curve, 7, curve[6] + [0.1, 0.0], axis=0)  # a step back of 10 cm costs one point
-    assert len(opendrive.smooth_places(doubled)) == 13
+    assert len(opendrive.smooth_indices(doubled)) == 13
 
 
 def network_with_connector(*parts):
@@ -134,8 +133,8 @@ def network_with_connector(*parts):
         return " ".join(f"{x:.2f},{y:.2f}" for x, y in line)
 
     lanes = {"in_0": [(0, 0), (20, 0)], "out_0": [(60, 0), (80, 0)]}
-    lanes |= {f":j_{place}_0": part for place, part in enumerate(parts)}
-    links = [("in", "out", ":j_0_0"), *((f":j_{place}", "out", f":j_{place + 1}_0") for place in range(len(parts) - 1))]
+    lanes |= {f":j_{index}_0": part for index, part in enumerate(parts)}
+    links = [("in", "out", ":j_0_0"), *((f":j_{index}", "out", f":j_{index + 1}_0") for index in range(len(parts) - 1))]
     net = ElementTree.Element("net")
     for key, line in lanes.items():
         length = f"{shapely.LineString(line).length:.2f}"
@@ -147,7 +146,7 @@ def network_with_connector(*parts):
     return net
 
 
-def drawn(net, key):
+def shape_of(net, key):
     (lane,) = (each for each in net.iter("lane") if each.get("id") == key)
     return parse_shape(lane.get("shape"))
 
@@ -156,7 +155,7 @@ def test_a_connector_that_leads_off_the_road_is_redrawn_between_its_lanes():
     road = shapely.box(0.0, -2.5, 80.0, 2.5)
     net = network_with_connector([(20, 0), (30, 3), (40, 4)], [(40, 4), (50, 3), (60, 0)])
     opendrive.redraw_strays(net, road)
-    first, second = drawn(net, ":j_0_0"), drawn(net, ":j_1_0")
+    first, second = shape_of(net, ":j_0_0"), shape_of(net, ":j_1_0")
     np.testing.assert_allclose(first[0], [20.0, 0.0], atol=1e-3)
     np.testing.assert_allclose(first[-1], second[0], atol=1e-3)
     np.testing.assert_allclose(second[-1], [60.0, 0.0], atol=1e-3)
@@ -168,7 +167,7 @@ def test_a_connector_on_the_road_stays_as_the_map_draws_it_and_so_does_one_that_
     for road in (shapely.box(0.0, -2.5, 80.0, 2.5), shapely.box(0.0, -0.5, 80.0, 2.5)):
         net = network_with_connector(line)
         opendrive.redraw_strays(net, road)
-        np.testing.assert_array_equal(drawn(net, ":j_0_0"), line)
+        np.testing.assert_array_equal(shape_of(net, ":j_0_0"), line)
 
 
 def test_the_margin_of_a_line_is_negative_off_the_road():
@@ -177,7 +176,7 @@ def test_the_margin_of_a_line_is_negative_off_the_road():
     assert opendrive.road_margin_m(road, np.array([[2.0, 1.0], [8.0, -1.5]])) == pytest.approx(-1.5)
 
 
-def test_cars_on_a_bridge_are_not_in_the_way_of_a_car_below(eight):
+def test_cars_on_a_bridge_are_not_ahead_of_a_car_below(eight):
     keys = {lane.edge: key for key, lane in eight.lanes.items() if not lane.across_junction}
     below = next(edge for edge, key in keys.items() if abs(eight.lanes[key].lane.centerline[:, 1]).max() < 3.0)
     above = next(edge for edge, key in keys.items() if abs(eight.lanes[key].lane.centerline[:, 0]).max() < 3.0)
@@ -188,26 +187,26 @@ def test_cars_on_a_bridge_are_not_in_the_way_of_a_car_below(eight):
         traffic.add_ego(walk, keys[below], R - 4.0, 0.0)
         traffic.step()
         driver = traffic._states.ids[0]
-        for edge, seen in ((above, False), (below, True)):
+        for edge, visible in ((above, False), (below, True)):
             traffic._sumo.vehicle.moveToXY(
-                driver, "", -1, *place_on(eight.lanes[keys[edge]].lane, R + 12.0), keepRoute=2
+                driver, "", -1, *position_on(eight.lanes[keys[edge]].lane, R + 12.0), keepRoute=2
             )
             traffic.step()
             pose = traffic.poses[traffic._row[driver]]
             assert np.hypot(*pose[:2]) < 25.0
-            assert (int(driver) in traffic.snapshot().actors.ids) is seen
+            assert (int(driver) in traffic.snapshot().actors.ids) is visible
 
 
 def test_bad_maps_say_which_roads_and_why(tmp_path):
     with pytest.raises(RoadError, match=r"missing\.xodr does not exist: give the \.xodr file"):
-        maps.load(tmp_path / "missing.xodr", tmp_path)
+        road_file.load(tmp_path / "missing.xodr", tmp_path)
     with pytest.raises(RoadError, match=r"map\.txt is no map that can be driven on"):
-        maps.load(tmp_path / "map.txt", tmp_path)
+        road_file.load(tmp_path / "map.txt", tmp_path)
     with pytest.raises(RoadError, match="it is no XML"):
         load(tmp_path, "no map")
     (tmp_path / "cut.xodr.gz").write_bytes(gzip.compress(b"<OpenDRIVE>" * 99)[:30])
     with pytest.raises(RoadError, match="cannot be read"):
-        maps.load(tmp_path / "cut.xodr.gz", tmp_path)
+        road_file.load(tmp_path / "cut.xodr.gz", tmp_path)
     with pytest.raises(RoadError, match="holds no OpenDRIVE roads"):
         load(tmp_path, "<OpenDRIVE/>")
     with pytest.raises(RoadError, match="4 edges for cars, expected 8"):

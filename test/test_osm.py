@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from reflectdrive_ros.config import ConfigError, InputsConfig
-from reflectdrive_ros.osm import OsmError, check_osm
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.sim.network import lanelets
-from reflectdrive_ros.sim.network.roads import RoadError
+from reflectdrive_ros.core.config import ConfigError, InputsConfig
+from reflectdrive_ros.maps import lanelet_roads
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.osm import OsmError, check_osm
+from reflectdrive_ros.maps.roads import RoadError
 
 CARGO = (Path(__file__).parent / "data" / "lanelet2_maps" / "cargo_transport_map.osm").read_text()
 DEGREES_ONLY = re.sub(r'<tag k="local_[xy]" v="[^"]*"/>', "", CARGO)
 
 
-def test_a_good_map_is_told_by_its_nodes(tmp_path):
+def test_a_good_map_is_summarised_by_its_nodes(tmp_path):
     (tmp_path / "map.osm").write_text(CARGO)
     nodes = check_osm(tmp_path / "map.osm")
     assert (nodes.count, nodes.has_local_coordinates) == (CARGO.count("<node "), True)
@@ -48,13 +48,13 @@ def test_a_number_that_lanelet2_must_not_read_is_one_sentence_of_every_reader(tm
     replaced = re.sub(pattern, rf'\1="{value}"' if "=" in pattern else value, text, count=1)
     assert replaced != text
     file.write_text(replaced)
-    with pytest.raises(OsmError) as told:
+    with pytest.raises(OsmError) as error:
         check_osm(file)
-    assert sentence in str(told.value)
+    assert sentence in str(error.value)
     with pytest.raises(ConfigError) as of_the_node:
         load_map(InputsConfig(lanelet_map=str(file)))
     with pytest.raises(RoadError) as of_the_proving_ground:
-        lanelets.load(file, tmp_path / "net")
+        lanelet_roads.load(file, tmp_path / "net")
     for fault in (of_the_node, of_the_proving_ground):
         assert sentence in str(fault.value)
         assert "\n" not in str(fault.value)
@@ -63,14 +63,14 @@ def test_a_number_that_lanelet2_must_not_read_is_one_sentence_of_every_reader(tm
 def test_a_lanelet_whose_border_is_not_in_the_file_is_one_sentence_of_the_proving_ground(tmp_path):
     (tmp_path / "map.osm").write_text(CARGO.replace('<node id="221"', '<node id="2210000"'))
     with pytest.raises(RoadError, match=r"map\.osm lacks a border of lanelet 216, or its points: give the whole map"):
-        lanelets.load(tmp_path / "map.osm", tmp_path / "net")
+        lanelet_roads.load(tmp_path / "map.osm", tmp_path / "net")
 
 
 def test_a_map_that_is_no_regular_file_is_refused(tmp_path):
     (tmp_path / "zero.osm").symlink_to("/dev/zero")
     for read, fault in (
         (lambda file: load_map(InputsConfig(lanelet_map=str(file))), ConfigError),
-        (lambda file: lanelets.load(file, tmp_path), RoadError),
+        (lambda file: lanelet_roads.load(file, tmp_path), RoadError),
     ):
         with pytest.raises(fault, match=r"zero\.osm.*: give the (map's )?\.osm file"):
             read(tmp_path / "zero.osm")

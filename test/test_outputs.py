@@ -15,10 +15,18 @@ from scenes import SECOND_NS, config
 from std_msgs.msg import String
 from unique_identifier_msgs.msg import UUID
 
-from reflectdrive_ros.domain import FactorKind, Plan, PlanningFactor, PlanSource, StepReport, Trajectory, Verdict
-from reflectdrive_ros.kinematics import arc, braking_distances
+from reflectdrive_ros.core.domain import (
+    FactorKind,
+    Plan,
+    PlanningFactor,
+    PlanSource,
+    StepReport,
+    Trajectory,
+    Verdict,
+)
+from reflectdrive_ros.core.kinematics import arc, braking_distances
+from reflectdrive_ros.maps.elevation import RoadSurface, VehiclePlane
 from reflectdrive_ros.ros import outputs, rotations
-from reflectdrive_ros.ros.elevation import RoadSurface, VehiclePlane
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.topics import NODE_NAME

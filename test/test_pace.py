@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import config, ego, observation
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import Plan, Trajectory, Verdict
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Plan, Trajectory, Verdict
+from reflectdrive_ros.core.tokens import poses_from_points
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.postprocess import speed_profile
 from reflectdrive_ros.planning.postprocess.speed_profile import (
@@ -24,7 +25,6 @@ from reflectdrive_ros.planning.postprocess.speed_profile import (
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess, trajectories
 from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.scoring.simulate import AX, VX, simulate
-from reflectdrive_ros.tokens import poses_from_points
 
 DT_S = 0.5
 TIMES_S = DT_S * np.arange(1, 9)

@@ -18,8 +18,8 @@ import yaml
 from packaging.requirements import Requirement
 
 import reflectdrive_ros
-from reflectdrive_ros import installing
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS
+from reflectdrive_ros.infra import installing
 
 ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from reflectdrive_ros.parallel import ATTEMPTS, map_restartable
+from reflectdrive_ros.infra.parallel import ATTEMPTS, map_restartable
 
 
 def own_process(task, report):

@@ -10,7 +10,7 @@ import yaml
 from rclpy.context import Context
 from rclpy.node import Node
 
-from reflectdrive_ros.config import Config, ConfigError, VehicleConfig, settings
+from reflectdrive_ros.core.config import Config, ConfigError, VehicleConfig, settings
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.node import start_ros
 from reflectdrive_ros.ros.params import declare_config

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import shared_traces  # noqa: F401 (each graph is traced once)
-from test_eval_scenes import store
+from stored_scenes import store
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import tiny_inputs, tiny_net
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_report import EIGHT_S, driven, frame, record
+from replay_records import EIGHT_S, driven, frame, record
 
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.domain import PlanSource, Verdict
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import PlanSource, Verdict
 from reflectdrive_ros.replay import plan_measures
 from reflectdrive_ros.replay.plan_measures import (
     MEASURES,

@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_losses import a_batch
-from test_rl import RULES
-from test_rl_runs import kill_after_two_steps, network_to_begin_with, rl_command  # noqa: F401 (a fixture)
 from tiny_net import POSES, tiny_net
-from tiny_training import command, two_sets, weights  # noqa: F401 (two_sets is a fixture)
+from tiny_rl import RULES, kill_after_two_steps, network_to_begin_with, rl_command  # noqa: F401 (a fixture)
+from tiny_training import a_batch, command, two_sets, weights  # noqa: F401 (two_sets is a fixture)
 
 from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.core.tokens import DRIVEFINE, TokenLayout
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.tokens import DRIVEFINE, TokenLayout
 from reflectdrive_ros.training import plan_policy, plan_rl, prompt_cache, train_state
 from reflectdrive_ros.training.plan_changes import change_actions, sample_offsets
 from reflectdrive_ros.training.plan_policy import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenes import cars, config, observation, straight_route, turning_route
 
-from reflectdrive_ros import geometry, kinematics
+from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.planning import constant_velocity, route_follower
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 

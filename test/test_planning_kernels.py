@@ -5,15 +5,19 @@ import pytest
 from rubber_band import strip_grid
 from scenes import cars, config, ego, observation, straight_route, turning_route
 
-from reflectdrive_ros import geometry, tokens
-from reflectdrive_ros.domain import LightState, StopLines, TrafficLights
-from reflectdrive_ros.planning.postprocess.smoothing import previous_position, smooth_points, smoothing_matrices
+from reflectdrive_ros.core import geometry, tokens
+from reflectdrive_ros.core.domain import LightState, StopLines, TrafficLights
 from reflectdrive_ros.planning.postprocess.speed_profile import (
     BRAKING_MPS2,
     SPEEDING_UP_MPS2,
     limit_acceleration,
 )
-from reflectdrive_ros.planning.postprocess.waypoints import interpolate
+from reflectdrive_ros.planning.postprocess.waypoints import (
+    interpolate,
+    previous_position,
+    smooth_points,
+    smoothing_matrices,
+)
 from reflectdrive_ros.scoring import drivable, frenet, metrics
 from reflectdrive_ros.scoring import simulate as simulation
 from reflectdrive_ros.scoring.contacts import STOPPED_MPS
@@ -50,7 +54,7 @@ def follows(straight):
     steps = np.diff(straight, axis=-2, prepend=np.zeros_like(straight[..., :1, :]))
     length = np.hypot(steps[..., 0], steps[..., 1])
     along = (steps[..., 0] >= frenet.ASTRAY * length) | (length < frenet.TELLING_M)
-    return (along & (np.abs(straight[..., 1]) <= frenet.BESIDE_M)).all(-1)
+    return (along & (np.abs(straight[..., 1]) <= frenet.ROAD_OFFSET_MAX_M)).all(-1)
 
 
 @pytest.mark.parametrize("road", ROADS)

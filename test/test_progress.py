@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from reflectdrive_ros.progress import LINE_S, ShownProgress, track_progress
+from reflectdrive_ros.infra.progress import LINE_S, ShownProgress, track_progress
 
 
 def run(seconds_each, console, **options):

@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.provenance import commit_of, provenance, write_numbers
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.infra.provenance import commit_of, provenance, write_numbers
 from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.runtime.model_file import model_config
 
@@ -35,9 +35,9 @@ def test_provenance_names_version_machine_date_and_command():
         ("reflectdrive_ros.__main__", "/a/checkout/reflectdrive_ros/__main__.py", "reflectdrive --minutes 6"),
         (None, "/a/checkout/.venv/bin/reflectdrive", "reflectdrive --minutes 6"),
         (
-            "reflectdrive_ros.bench.soak",
-            "/a/checkout/reflectdrive_ros/bench/soak.py",
-            "python -m reflectdrive_ros.bench.soak --minutes 6",
+            "reflectdrive_ros.replay.conformance",
+            "/a/checkout/reflectdrive_ros/replay/conformance.py",
+            "python -m reflectdrive_ros.replay.conformance --minutes 6",
         ),
     ],
 )

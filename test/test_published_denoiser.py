@@ -7,15 +7,15 @@ import re
 import numpy as np
 import pytest
 import torch
+from denoiser_cases import PARITY, SPEC, WEIGHTS, no_gradients, own_case, random_net  # noqa: F401 (a fixture)
 from safetensors.torch import load_file, save_file
-from test_curve_net import PARITY, SPEC, WEIGHTS, no_gradients, own_case, random_net  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.deploy import published_case
-from reflectdrive_ros.documents import read_arrays
+from reflectdrive_ros.infra.documents import read_arrays
 from reflectdrive_ros.model.checkpoint import CheckpointError
-from reflectdrive_ros.model.curve import checkpoint, published
-from reflectdrive_ros.model.curve.net import CurveNet, CurveNetConfig
+from reflectdrive_ros.model.denoiser import checkpoint, published
+from reflectdrive_ros.model.denoiser.net import DenoiserNet, DenoiserNetConfig
 
 # --- public checkpoints ----------------------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ def arguments_of(config):
     }
 
 
-PUBLIC = CurveNetConfig(SPEC, hidden=32, heads=2, encoder_layers=2, decoder_layers=1)  # its mixers have fixed widths
+PUBLIC = DenoiserNetConfig(SPEC, hidden=32, heads=2, encoder_layers=2, decoder_layers=1)  # its mixers have fixed widths
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def importing(folder, *words):
 def test_names_are_those_of_the_public_file():
     names = load_file(PARITY / WEIGHTS)
     with torch.device("meta"):
-        ours = CurveNet(published.published_config(PARITY / "args.json"))
+        ours = DenoiserNet(published.published_config(PARITY / "args.json"))
     assert {public_name(name) for name, _ in ours.named_parameters()} == set(names)
     assert {f"module.{published.published_name(name)}" for name, _ in ours.named_parameters()} == set(names)
 

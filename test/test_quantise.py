@@ -11,13 +11,26 @@ import onnxruntime as ort
 import pytest
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
-from test_eval_scenes import store
-from tiny_graphs import BUILT_IN, MOVES, RULES, SEQUENCES, as_set, decoded, network, rewrite, scene, unknown_to_tensorrt
+from stored_scenes import store
+from tiny_graphs import (
+    BUILT_IN,
+    MOVES,
+    RULES,
+    SEQUENCES,
+    as_set,
+    decoded,
+    network,
+    products_of_tiny_networks_are_worth_it,  # noqa: F401 (fixtures)
+    rewrite,
+    scene,
+    unknown_to_tensorrt,
+)
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import random_actions
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import accuracy_gate
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.deploy import engines as trt_build
 from reflectdrive_ros.deploy import quantise
 from reflectdrive_ros.deploy.export import export
@@ -30,7 +43,6 @@ from reflectdrive_ros.deploy.quantise import (
 from reflectdrive_ros.evaluation import driving_scores
 from reflectdrive_ros.model.card import CALIBRATION_PREFIX, CARD, GraphCard, required_graphs
 from reflectdrive_ros.planning.planner import PlanningError
-from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import golden, load_network
 from reflectdrive_ros.runtime.ort_backend import DISABLED_FOR_INT8, CalibrationNetwork, OrtNetwork
@@ -40,13 +52,6 @@ GRAPHS = required_graphs("token", ("edit", "goals"))
 HEADS = [high - low + 1 for low, high in network().config.layout.id_ranges]  # columns of their weights
 DEFAULTS = DecodingConfig()
 PASSED = {"pdms_fp32": 80.0, "pdms": 79.8, "passed": True}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def products_of_tiny_networks_are_worth_it():
-    before, quantise.MIN_SIDE = quantise.MIN_SIDE, 16
-    yield
-    quantise.MIN_SIDE = before
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,19 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
-from test_eval_scenes import store
-from test_quantise import products_of_tiny_networks_are_worth_it  # noqa: F401 (an automatic fixture)
+from stored_scenes import store
 from tiny_denoiser import SPEC, tiny_denoiser
-from tiny_graphs import as_set, unknown_to_tensorrt
+from tiny_graphs import (
+    as_set,
+    products_of_tiny_networks_are_worth_it,  # noqa: F401 (an automatic fixture)
+    unknown_to_tensorrt,
+)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import accuracy_gate
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.model.card import CARD, GraphCard
-from reflectdrive_ros.model.curve import checkpoint
-from reflectdrive_ros.recipe_config import DecodingConfig
+from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.runtime.network import load_network, synthetic_vectors
 from reflectdrive_ros.runtime.ort_backend import OrtDenoiser
 

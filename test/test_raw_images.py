@@ -7,8 +7,8 @@ import pytest
 from messages import raw
 from sensor_msgs.msg import Image
 
+from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.ros import image_decoding
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.raw_images import ENCODINGS
 
 # one colour per quarter of the image; red and blue differ everywhere, so that a swapped mosaic shows

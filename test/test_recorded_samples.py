@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.domain import AgentKind
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.data import real_tracks
-from reflectdrive_ros.domain import AgentKind
 from reflectdrive_ros.training import ego_perturbation, recorded_samples, vector_data
 from reflectdrive_ros.training.ego_perturbation import perturb_ego, quintic
 from reflectdrive_ros.training.recorded_samples import Drive, as_ego, drive_sample, other_drives, sample_steps
-from reflectdrive_ros.vector_spec import VectorSpec
 
 HERE = Path(__file__).parent / "data/real_tracks"
 SPEC = VectorSpec(agents=20, lanes=40, route_lanes=12, predicted_agents=6, future_steps=40)

@@ -8,7 +8,7 @@ import pytest
 from autoware_perception_msgs.msg import ObjectClassification
 from rclpy.serialization import serialize_message
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.demo.recordings import RecordingError, open_recording
 from reflectdrive_ros.features import reprojection
 from reflectdrive_ros.ros import convert, rotations
@@ -20,10 +20,10 @@ CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_ri
 
 
 def messages_by_topic(name):
-    found = {}
+    messages = {}
     for entry in open_recording(DATA / name).messages():
-        found.setdefault(entry.topic, []).append(entry.message)
-    return found
+        messages.setdefault(entry.topic, []).append(entry.message)
+    return messages
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_cameras_look_left_ahead_and_right(pandaset):
     assert looks["front_right_optical"] == pytest.approx(-57.8, abs=1.0)
 
 
-def test_odometry_is_where_the_car_was_and_moves_as_it_says(pandaset, source):
+def test_odometry_is_where_the_car_was_and_agrees_with_its_twist(pandaset, source):
     odometry = pandaset["/localization/kinematic_state"]
     poses = np.array([planar(message.pose.pose) for message in odometry])
     np.testing.assert_allclose(poses[:, :2], source["world_T_ego"][:, :2, 3], atol=0.02)
@@ -145,7 +145,7 @@ def test_the_car_ahead_is_where_its_label_puts_it(pandaset, source):
     assert len(ahead) == 1
     thing = objects.objects[ahead[0]]
     assert in_base[ahead[0]][:2] == pytest.approx([12.93, 0.20], abs=0.05)
-    assert abs(in_base[ahead[0]][2]) < 0.1  # it faces the way we do
+    assert abs(in_base[ahead[0]][2]) < 0.1  # it faces in our direction
     size = thing.shape.dimensions
     assert [size.x, size.y, size.z] == pytest.approx(source["cub_lwh"][nearest].tolist(), abs=1e-5)
 
@@ -227,7 +227,7 @@ def test_comma_drives_at_the_speed_it_moves_and_has_no_cameras(comma):
     assert np.trapezoid(acceleration, seconds) == pytest.approx(speed[-1] - speed[0], abs=0.3)
 
 
-def test_what_is_no_recording_is_said_in_one_sentence(tmp_path):
+def test_a_folder_that_is_no_recording_is_one_sentence(tmp_path):
     with pytest.raises(RecordingError, match="does not exist or is no folder"):
         open_recording(tmp_path / "nowhere")
     with pytest.raises(RecordingError, match=r"no known recording: expected pandaset_002 \(sequence.npz\)"):

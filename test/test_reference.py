@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reflectdrive_ros.domain import AgentKind, Forecast, ForecastSource
+from reflectdrive_ros.core.domain import AgentKind, Forecast, ForecastSource
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.scoring import drivable, reference
 from reflectdrive_ros.scoring.contacts import AgentTracks

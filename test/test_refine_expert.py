@@ -9,7 +9,8 @@ from lightning_fabric import Fabric
 from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
 from tiny_training import NEVER, Silent, network, scenes_ready, two_sets  # noqa: F401
 
-from reflectdrive_ros.config import ConfigError, ScoringConfig
+from reflectdrive_ros.core.config import ConfigError, ScoringConfig
+from reflectdrive_ros.core.tokens import DRIVEFINE, Axis, TokenLayout
 from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.token import ops, rollout
@@ -18,7 +19,6 @@ from reflectdrive_ros.model.token.moe import KEEP_BINS, KEEP_LOGIT, RefineConfig
 from reflectdrive_ros.model.token.net import TokenNet, drivefine_small_config, small_config
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.token.transfer import adapt
-from reflectdrive_ros.tokens import DRIVEFINE, Axis, TokenLayout
 from reflectdrive_ros.training import augment, refine, settings, train_state
 from reflectdrive_ros.training.draft_cache import EXPERT_PARAMETERS
 from reflectdrive_ros.training.losses import Losses

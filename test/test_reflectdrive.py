@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import Clock, cars, config
-from test_reflectdrive2 import KnownWays, arc_frames, arc_way, seen
+from scripted_network import KnownWays, arc_frames, arc_way, seen
 from tiny_net import tiny_net
 
-from reflectdrive_ros.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
+from reflectdrive_ros.core.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
 from reflectdrive_ros.features.images import WORDS, WordTokenizer, model_inputs
 from reflectdrive_ros.planning import decoding_config, get_planner, reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError

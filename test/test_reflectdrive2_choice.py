@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scenes import NO_LIGHTS, cars, config, later, observation
-from test_reflectdrive2 import LAYOUT, SLOW, STRAIGHT, KnownWays, arc_way, drive, frames, seen
+from scripted_network import LAYOUT, SLOW, STRAIGHT, KnownWays, arc_way, drive, frames, seen
 
-from reflectdrive_ros.domain import DrivableGrid
+from reflectdrive_ros.core.domain import DrivableGrid
+from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.planning import assessment, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext
-from reflectdrive_ros.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.scoring.safety import SafetyContext
 
 

@@ -7,20 +7,20 @@ import pytest
 from scenes import cars, config, observation, straight_route
 from tiny_denoiser import normalized
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import ConfigError
-from reflectdrive_ros.domain import Verdict
-from reflectdrive_ros.kinematics import speeds
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.domain import Verdict
+from reflectdrive_ros.core.kinematics import speeds
+from reflectdrive_ros.core.recipe_config import ReflexDiffusionConfig
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.planning import denoiser as sampling
 from reflectdrive_ros.planning import guard, reflexdiffusion
 from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
-from reflectdrive_ros.planning.postprocess.standstill import without_reversal
+from reflectdrive_ros.planning.postprocess.speed_profile import without_reversal
 from reflectdrive_ros.planning.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.repair import repair_points
-from reflectdrive_ros.recipe_config import ReflexDiffusionConfig
 from reflectdrive_ros.scoring.safety import SafetyContext
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(agents=4, lanes=4, route_lanes=4, predicted_agents=2, future_steps=40)
 OFF = ReflexDiffusionConfig(guidance=1.0, reflection=False, repair=False)
@@ -191,7 +191,7 @@ def test_a_reflection_that_lowers_the_confidence_is_undone():
     step = step_of(3)
     assert worse(step, 3) is step
     assert better(step, 3) is not step
-    assert [each.kept for each in (*worse.reflections, *better.reflections)] == [False, True]
+    assert [each.accepted for each in (*worse.reflections, *better.reflections)] == [False, True]
 
 
 def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited():

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
 from scenes import Clock, cars, config, ego, observation
-from test_lanelet_map import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from tiny_denoiser import normalized, tiny_denoiser
 
 from reflectdrive_ros.cli import eval
-from reflectdrive_ros.config import (
+from reflectdrive_ros.core.config import (
     DENOISER_PLANNERS,
     SHIPPED_MODELS,
     Config,
@@ -22,10 +22,11 @@ from reflectdrive_ros.config import (
     load,
     override_dotted,
 )
-from reflectdrive_ros.domain import AgentHistory, Observation, PlanSource, Verdict
+from reflectdrive_ros.core.domain import AgentHistory, Observation, PlanSource, Verdict
+from reflectdrive_ros.core.lanes import Lane, LaneSegments
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features import vectors
-from reflectdrive_ros.lanes import Lane, LaneSegments
-from reflectdrive_ros.model.curve import checkpoint
+from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
@@ -35,7 +36,6 @@ from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.runtime.cli_args import network_for, weights_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
-from reflectdrive_ros.vector_spec import VectorSpec
 
 NAME = "reflexdiffusion"
 ROOT = MAP.parents[3]

@@ -10,9 +10,9 @@ from rubber_band import LAYOUT, plain, redraw, strip_grid
 from scenes import NO_LIGHTS, SECOND_NS, cars, config, observation, straight_route, turning_route
 from tiny_net import tiny_inputs, tiny_net
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import RepairConfig, VehicleConfig
-from reflectdrive_ros.domain import AgentKind, Agents, Plan, StepKind, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import RepairConfig, VehicleConfig
+from reflectdrive_ros.core.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
@@ -242,7 +242,7 @@ def narrow(gap_m):
     )
     right_edge_m = 3.0 - 1.25 - width_m - gap_m
     grid = strip_grid(6.0)
-    from reflectdrive_ros.domain import DrivableGrid
+    from reflectdrive_ros.core.domain import DrivableGrid
 
     shifted = DrivableGrid(
         grid.distance_m, grid.resolution_m, grid.ego_from_grid + np.array([0, 6.0 + right_edge_m, 0])
@@ -255,9 +255,9 @@ def test_between_kerb_and_truck_it_does_not_swing_to_and_fro(gap_m):
     """Too little room on both sides: each iteration looks at a plan it has not seen, the best one is returned."""
     known = known_of(narrow(gap_m))
     found = repaired(straight(7.0), known)
-    visited = [tuple(LAYOUT.encode(points).tolist()) for points in found.seen]
+    visited = [tuple(LAYOUT.encode(points).tolist()) for points in found.visited]
     assert len(set(visited)) == len(visited)
-    keys = [key_of(known, points) for points in found.seen]
+    keys = [key_of(known, points) for points in found.visited]
     assert key_of(known, found.points) == max(keys)
     assert found.iterations <= 10
 
@@ -449,7 +449,7 @@ def test_in_a_hurry_one_iteration_is_made_and_no_other_begun():
     gone = iter((0.3, 0.55))  # when it begins the first, and when it might begin the second
     hurried = run_plain(straight(8.0), known, redraw, settings, lambda: next(gone))
     assert (patient.iterations, hurried.iterations) == (4, 1)
-    np.testing.assert_array_equal(hurried.seen, patient.seen[:2])
+    np.testing.assert_array_equal(hurried.visited, patient.visited[:2])
     assert key_of(known, hurried.points) >= key_of(known, plain(straight(8.0)))
 
 

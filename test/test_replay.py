@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from followed_replay import followed_recording, replayed  # noqa: F401 (fixtures)
 from own_bags import explained_fields, fields_of
-from shared import made_once
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
@@ -62,24 +62,6 @@ def comma(tmp_path_factory):
     bag = tmp_path_factory.mktemp("bags") / "comma"
     assert main(["make-bag", str(HERE / "data" / "comma2k19_example"), str(bag)]) == 0
     return bag
-
-
-@pytest.fixture(scope="session")
-def followed(pandaset):
-    """The whole recording through the follower, with its report: summary and folder."""
-
-    def make(out):
-        assert replayed(pandaset, out, "--json", str(out / "copy.json"))[0] == 0
-
-    out = made_once("followed", make)
-    return json.loads((out / "summary.json").read_text()), out
-
-
-def replayed(bag, out, *words):
-    words = words if "--planner" in words else ("--planner", "route_follower", *words)
-    code = main(["replay", str(bag), "--out", str(out), *words])
-    numbers = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
-    return code, numbers
 
 
 def test_the_recording_drives_as_the_golden_has_it_bit_for_bit_on_every_repeat(followed, pandaset, tmp_path, capsys):

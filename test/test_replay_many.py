@@ -11,7 +11,7 @@ import pytest
 from own_bags import explained_fields, fields_of
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.files import LOCK
+from reflectdrive_ros.infra.files import LOCK
 from reflectdrive_ros.replay import bag_folders
 from reflectdrive_ros.replay.bag_folders import find_bags, folder_names, holds_bags
 from reflectdrive_ros.replay.plan_measures import read_measures

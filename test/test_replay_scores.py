@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from test_report import BEGIN_NS, EIGHT_S, driven, frame, record
+from replay_records import BEGIN_NS, EIGHT_S, driven, frame, record
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import AgentKind, Agents
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import AgentKind, Agents
 from reflectdrive_ros.replay.record import summary
 from reflectdrive_ros.replay.scores import SCORES, Sighting, build_tracks, score_replay
 from reflectdrive_ros.scoring import drivable

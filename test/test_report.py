@@ -11,66 +11,22 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from replay_records import BEGIN_NS, EIGHT_S, driven, embedded, frame, record
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import AgentKind, PlanSource, StepKind, Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import AgentKind, PlanSource, Verdict
 from reflectdrive_ros.planning.corrections import Correction
 from reflectdrive_ros.replay.record import (
     Diagnostic,
     DriveEvent,
     DriveRecord,
-    ReplayFrame,
     ReplayImage,
-    ReplayRecord,
     interpolate_driven_path,
     summary,
 )
 from reflectdrive_ros.replay.report import write_report
 
-BEGIN_NS = 1_557_539_956_500_000_000
 JPEG = Path(__file__).parent / "data" / "pandaset_002" / "images" / "front_camera" / "00.jpg"
-
-
-def driven(seconds):
-    """A left turn at a steady 8 m/s with a radius of 80 m, somewhere in the map."""
-    turned = 0.1 * np.asarray(seconds, float)
-    circle = np.stack([80 * np.sin(turned), 80 * (1 - np.cos(turned)), turned], axis=-1)
-    return geometry.compose(np.array([500.0, -300.0, 2.0]), circle)
-
-
-def frame(at_s, ahead, **changes):
-    """A plan made at `at_s` that says where the car is `ahead` (s) after that."""
-    ahead = np.asarray(ahead, float)
-    values = {
-        "stamp_ns": BEGIN_NS + round(at_s * 1e9),
-        "map_from_ego": driven(at_s),
-        "speed_mps": 8.0,
-        "plan_poses": driven(at_s + ahead),
-        "plan_speeds": np.full(len(ahead), 8.0),
-        "dt_s": 0.1,
-        "verdict": Verdict.OK,
-        "source": PlanSource.PLANNER,
-        "reason": "",
-        "step": StepKind.BASELINE,
-        "timings_ms": {"planner": 2.0, "total": 5.0},
-        **changes,
-    }
-    return ReplayFrame(**values)
-
-
-def record(frames, seconds=10.0, **changes):
-    times = np.arange(0.0, seconds + 1e-9, 0.02)
-    stamps = BEGIN_NS + np.round(times * 1e9).astype(np.int64)
-    values = {"planner": "route_follower", "bag": "town", "frames": frames, "route": driven(np.arange(0, 12, 0.2))}
-    return ReplayRecord(**{**values, "driven_path": driven(times), "driven_stamps_ns": stamps, **changes})
-
-
-EIGHT_S = np.arange(0.1, 8.05, 0.1)
-
-
-def embedded(path):
-    page = path.read_text(encoding="utf-8")
-    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL).group(1))
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -43,47 +43,6 @@ def test_a_changed_number_changes_the_page_and_a_missing_file_its_section():
     assert "## Closed loop" not in text_of(without)
 
 
-def test_alternating_steps_are_held_against_full_ones_in_the_same_worlds():
-    files = results.read(ROOT / "docs/bench")
-    every = {"worlds": [{"seed": seed, "pdms": 80.0} for seed in range(4)], "planning_ms": {"mean": 90.0}}
-    turns = {
-        "worlds": [{"seed": seed, "pdms": 80.0 + seed} for seed in range(4)],
-        "planning_ms": {"mean": 60.0, "full": {"mean": 80.0}, "lite": {"mean": 40.0}},
-    }
-    for stem, row in (("closed-loop-shipped", turns), ("closed-loop-every-full", every)):
-        kept = files["closed-loop"]
-        planner = {**kept["planners"]["route_follower"], **row}
-        files[stem] = {**kept, "planners": {"reflectdrive2": planner}}
-    page = text_of(files)
-    assert "score +1.5 PDMS (standard error 0.6, 4 worlds each)" in page
-    assert "1.50 times cheaper in the mean, a lite one 2.00 times cheaper" in page
-    del files["closed-loop-every-full"]
-    assert "against full steps alone" not in text_of(files)
-
-
-def test_reflection_in_closed_loop_stands_beside_base_and_tells_its_time_by_it():
-    files = results.read(ROOT / "docs/bench")
-    row = {
-        "km": 1.0,
-        "at_fault_per_km": 0.0,
-        "off_road_per_km": 0.25,
-        "route_completion": 60.0,
-        "comfort": 99.0,
-        "pdms": 91.0,
-        "reflected_percent": 20.0,
-        "reflected_steps_percent": 8.0,
-    }
-    drives = {
-        "base": {**row, "to_base": 0.0, "to_base_95": [0.0, 0.0], "step_ms": 20.0},
-        "guidance 1, reflection": {**row, "to_base": 1.5, "to_base_95": [-0.5, 2.5], "step_ms": 30.0},
-    }
-    made = {**files["reflection-val"], "worlds": [7, 9], "duration_s": 30.0, "repair": True, "drives": drives}
-    page = text_of({**files, "reflection-drives": made})
-    assert "In closed loop, 2 worlds with a bend ahead, 30 s each, with repair" in page
-    assert "| `guidance 1, reflection` | +1.50 (-0.50 .. +2.50) | 1.0 | 0.00 | 0.25 | 60.0 |" in page
-    assert "| 20.0 | 8.0 | 1.50 |" in page
-
-
 @pytest.mark.parametrize("content", ["{", None])
 def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, capsys):
     if content is not None:
@@ -96,20 +55,8 @@ def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, cap
 def test_every_number_of_a_table_names_its_command(tmp_path):
     files = results.read(ROOT / "docs/bench")
     page = text_of(files)
-    for stem in ("eval-test", "closed-loop", "decoding"):
+    for stem in ("eval-test", "closed-loop", "step"):
         assert f"`{stem}.json`: `{files[stem]['command']}`" in page
-
-
-def test_a_repaired_plan_stands_beside_the_one_that_was_not():
-    files = results.read(ROOT / "docs/bench")
-    rows = files["repair"]["rows"]
-    page = text_of(files)
-    for way in ("without both", "goals and repair"):
-        assert f"| {way} | {rows[way]['pdms']:.1f} | {rows[way]['nc']:.1f} | {rows[way]['dac']:.1f} |" in page
-    without = {stem: some for stem, some in files.items() if not stem.startswith("repair")}
-    assert "## Repair" not in text_of(without)
-    hard = {**files["repair"], "set": "hard", "iteration_ms_p50": None, "iteration_ms_p95": None}
-    assert "of `hard`; an iteration took - ms" in text_of({**without, "repair-hard": hard})
 
 
 def test_time_beside_the_network_is_that_of_the_step_and_of_the_node():
@@ -149,11 +96,42 @@ def test_planners_that_drove_have_their_score_and_times_beside_those_of_single_p
     assert row.endswith("| - | - |")
 
 
+def test_variants_stand_side_by_side_with_their_paired_differences():
+    files = results.read(ROOT / "docs/bench")
+    (reference, row) = (
+        files["eval-test"]["drivers"][f"{name} (objects)"] for name in ("constant_velocity", "route_follower")
+    )
+    difference = {"reference": "a (objects)", "pdms": 1.5, "pdms_95": [-0.25, 3.0]}
+    scenes = {
+        **files["eval-test"],
+        "drivers": {"a (objects)": reference, "b (objects)": row},
+        "differences": {"b (objects)": difference},
+    }
+    drives = {
+        **files["closed-loop"],
+        "planners": dict.fromkeys(("a", "b"), files["closed-loop"]["planners"]["route_follower"]),
+        "differences": {"b": {**difference, "pdms": None, "pdms_95": [None, None]}},
+    }
+    page = results.variants({"variants-one": scenes, "variants-other": drives})
+    assert page.index("### one") < page.index("1000 scenes of `test`") < page.index("### other")
+    assert f"| `b (objects)` | {row['pdms']:.1f} |" in page
+    assert "| +1.50 (-0.25 .. +3.00) |" in page
+    assert "5 drives each, in closed loop" in page
+    assert results.variants(files | {"eval-test": scenes}).count("| `b (objects)` |") == 0
+
+
+def test_the_time_of_the_network_stands_beside_its_bound():
+    times = {"full_ms_p50": 50.0, "full_ms_p99": 60.0, "roofline_full_ms": 12.5}
+    files = results.read(ROOT / "docs/bench")
+    page = results.speed({"step": {**files["step"], **times}})
+    assert "| `step` | 50.00 | 60.00 | 12.50 | - | - | - |" in page
+
+
 def test_numbers_of_different_weights_never_stand_in_one_table():
     files = results.read(ROOT / "docs/bench")
-    more = {**files["repair"], "weights_sha256": "0" * 64}
+    more = {**files["closed-loop-lights"], "weights_sha256": "0" * 64}
     with pytest.raises(results.ResultsError, match="of different weights"):
-        text_of({**files, "repair-trial": more})
+        text_of({**files, "closed-loop-trial": more})
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page
@@ -179,7 +157,7 @@ def test_numbers_of_a_network_are_those_of_the_shipped_weights(file):
     if file.stem in SEVERAL:
         assert json.loads(text)["weights_sha256"] == ", ".join(SEVERAL[file.stem])
         return
-    if "reflexdiffusion" in text or file.stem.startswith("reflection"):
+    if "reflexdiffusion" in text:
         assert json.loads(text)["weights_sha256"] == DENOISER
         return
     if "drivefine" in file.stem:

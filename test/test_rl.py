@@ -12,49 +12,23 @@ import numpy as np
 import pytest
 import torch
 from tiny_net import tiny_inputs, tiny_net, whole_layout
-from tiny_training import (  # noqa: F401 (two_sets is a fixture)
-    command,
-    make_set,
-    network,
-    prepare,
-    two_sets,
-)
+from tiny_rl import RULES, SMALL, policy_of, sampled, token_log_probs, with_words
+from tiny_training import command, make_set, network, prepare, two_sets  # noqa: F401 (two_sets is a fixture)
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.tokens import decoding_rounds
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.model.token import ops, rollout
-from reflectdrive_ros.model.token.ops import EditRules, GoalRules
+from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.model.token.rollout import Sampling
 from reflectdrive_ros.planning import reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.tokens import decoding_rounds
 from reflectdrive_ros.training import rewards, rl_losses, rollouts, settings
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
-
-RULES = GoalRules(count=8, floor=0.0)
-SMALL = RlConfig(goals=2, drafts=3, kept=6, plan_value=0.0)
-
-
-def sampled(net, config=SMALL, seed=0, scenes=2):
-    inputs = tiny_inputs(net, scenes)
-    return inputs, rollouts.sample(net, inputs, RULES, config, torch.Generator().manual_seed(seed))
-
-
-def policy_of(net, found, config=SMALL, reward=None, seed=0):
-    if reward is None:
-        reward = torch.rand(found.plans.shape[:2], generator=torch.Generator().manual_seed(seed))
-    greedy = reward[:, : found.goals.shape[1]]
-    return make_policy_batch(found, reward, greedy, net.config.layout, config)
-
-
-def token_log_probs(net, inputs, policy, temperature=1.0):
-    hidden = rl_losses.hidden_states(net, net.encode(net.prompt(*inputs)), policy)
-    return rl_losses.token_log_probs(net, hidden.rounds, policy, temperature)
-
 
 # --- rollouts --------------------------------------------------------------------------------------------------------
 
@@ -185,7 +159,7 @@ def batch_of(net, scenes=2):
         rows=torch.arange(scenes),
         mirrored=torch.zeros(scenes, dtype=torch.bool),
         with_route=torch.ones(scenes, dtype=torch.bool),
-        known=torch.ones(scenes, 2, dtype=torch.bool),
+        has_labels=torch.ones(scenes, 2, dtype=torch.bool),
         masked=1,
     )
 
@@ -341,10 +315,6 @@ def test_rewards_are_the_scores_that_eval_gives_the_same_plans(told):
         )["plan"]
         found = scorer(scene, np.asarray(plan.tokens)[None], told == "route")[0]
         np.testing.assert_allclose(found, [row[driving_scores.MEASURES.index(name)] for name in MEASURES], atol=1e-6)
-
-
-def with_words(**changes):
-    return tiny_net(words=network().words, text_vocabulary=len(network().words), text_length=12, **changes)
 
 
 MEASURES = ("pdms", *rewards.SUB_SCORES)

@@ -2,9 +2,6 @@
 
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +10,19 @@ import hand_scenes
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
-from test_rl import RULES, SMALL, policy_of, sampled, token_log_probs, with_words
 from tiny_net import POSES, tiny_net
+from tiny_rl import (  # noqa: F401 (fixtures)
+    RULES,
+    SMALL,
+    YAML,
+    kill_after_two_steps,
+    network_to_begin_with,
+    policy_of,
+    rl_command,
+    sampled,
+    token_log_probs,
+    with_words,
+)
 from tiny_training import (  # noqa: F401 (two_sets is a fixture)
     NEVER,
     Silent,
@@ -42,47 +49,6 @@ from reflectdrive_ros.training.settings import LossConfig
 from reflectdrive_ros.training.token_job import TokenJob
 
 # --- runs ------------------------------------------------------------------------------------------------------------
-
-YAML = """
-data: {batch: 2, color_jitter: 0.0}
-rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01, updates: 2}
-device: {accelerator: cpu, threads: 1}
-checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
-"""
-
-
-def rl_command(sets, out, init, *more, yaml=YAML):
-    args = command(sets, out, *more, "--init-from", str(init), yaml=yaml, kind="rl")
-    quiet = Console(quiet=True)
-    return train_run.run_with_network(args, train_run._config(args), network(), quiet, quiet)
-
-
-@pytest.fixture(scope="module", name="init")
-def network_to_begin_with(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("init")
-    net = with_words()
-    train_state.save_weights(net, folder / train_state.WEIGHTS, {})
-    return folder
-
-
-def kill_after_two_steps(module, sets, out, init):
-    """Runs `train_slowly` of a test module in a child, which is killed between its second and its sixth step."""
-    paths = ", ".join(repr(str(path)) for path in (*sets, out, init))
-    call = f"import {module}; {module}.train_slowly({paths})"
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
-    child = subprocess.Popen([sys.executable, "-c", call], env=environment)
-    try:
-        end_s = time.monotonic() + 120.0
-        while (found := train_state.read_progress(out)) is None or found[0].step < 2:
-            assert time.monotonic() < end_s
-            assert child.poll() is None
-            time.sleep(0.02)
-    finally:
-        child.kill()
-        child.wait()
-    begun, _ = train_state.read_progress(out)
-    assert 2 <= begun.step < 6
 
 
 def test_a_run_that_is_killed_ends_with_the_same_weights_and_logs_its_panel(sets, init, tmp_path):

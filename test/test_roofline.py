@@ -2,21 +2,13 @@
 
 import pytest
 import torch
+from flop_counter import counted
 from tiny_net import random_actions, tiny_inputs, tiny_net
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from reflectdrive_ros.bench.roofline import Cost, bound_ms, costs
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.net import TokenNet, small_config
 from reflectdrive_ros.model.token.rollout import Decoding
-
-
-def counted(action):
-    plain = sdpa_kernel(SDPBackend.MATH)  # the counter does not know the fused attention of CPUs
-    with torch.no_grad(), plain, FlopCounterMode(display=False) as counter:
-        action()
-    return counter.get_total_flops()
 
 
 def frame_without_steps(parts):

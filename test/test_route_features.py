@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from scenes import cars, observation, straight_route, turning_route
-from test_vector_inputs import lanes
+from scenes import cars, lanes, observation, straight_route, turning_route
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import LightState
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import LightState
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import vector_inputs
-from reflectdrive_ros.model.curve.net import CurveNetConfig
-from reflectdrive_ros.model.curve.route_features import (
+from reflectdrive_ros.model.denoiser.net import DenoiserNetConfig
+from reflectdrive_ros.model.denoiser.route_features import (
     ALONG_MAX_M,
     ALONG_SCALE_M,
     FRONT_M,
@@ -20,7 +20,6 @@ from reflectdrive_ros.model.curve.route_features import (
     route_features,
     route_line,
 )
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(agents=6, lanes=8, route_lanes=6, route_line_rows=3, predicted_agents=2, future_steps=40)
 
@@ -98,4 +97,4 @@ def test_a_scene_without_a_route_is_finite():
 
 def test_a_network_with_these_features_needs_the_line_of_the_route():
     with pytest.raises(ValueError, match="route_features is set without route_line_rows"):
-        CurveNetConfig(VectorSpec(), route_features=True)
+        DenoiserNetConfig(VectorSpec(), route_features=True)

@@ -5,11 +5,11 @@ import hashlib
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import Command, ForecastSource
 from reflectdrive_ros.data import codec
 from reflectdrive_ros.data.scene import FAMILIES, NOW
-from reflectdrive_ros.domain import Command, ForecastSource
 from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.sim import sampler
 from reflectdrive_ros.sim.expert import scenario_tags, scene_extraction
@@ -31,8 +31,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def shard(folder):
-    made = sampler.Shard("claims", 3, 45, folder, sampler.Options(pictures=False))
-    return made, list(made.scenes())
+    built = sampler.Shard("claims", 3, 45, folder, sampler.Options(pictures=False))
+    return built, list(built.scenes())
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,10 @@ def test_shares_add_up_to_a_whole():
 
 
 def test_a_shard_holds_the_families_in_their_shares(shard):
-    made, scenes = shard
-    wanted = sampler.quotas(45)
-    for family, count in wanted.items():
-        missing = made.counts.get(f"missing_{family}", 0)
+    built, scenes = shard
+    quotas = sampler.quotas(45)
+    for family, count in quotas.items():
+        missing = built.counts.get(f"missing_{family}", 0)
         assert sum(scene.family == family for scene in scenes) + missing == count
     assert len(scenes) >= 40
     assert len({scene.name for scene in scenes}) == len(scenes)
@@ -72,7 +72,7 @@ def test_the_same_shard_is_the_same_to_the_last_byte(shard, folder):
 
 
 def test_displaced_egos_are_further_off_their_lane_and_the_expert_drives_back(folder, shard):
-    """Only where they are asked for: a share of 0 is tested to the last byte above and in test_scene_sets.py."""
+    """Only where the options require them: a share of 0 is tested to the last byte above and in test_scene_sets.py."""
     options = sampler.Options(pictures=False, displaced_share=1.0)
     displaced = list(sampler.Shard("claims", 3, 24, folder, options).scenes())
 
@@ -82,10 +82,10 @@ def test_displaced_egos_are_further_off_their_lane_and_the_expert_drives_back(fo
         pairs = zip(scenes, points, strict=True)
         return np.abs([geometry.project(scene.route, ends)[1] for scene, ends in pairs])
 
-    usual, far = offsets(shard[1]), offsets(displaced)
-    assert np.median(far[:, 0]) > 2 * np.median(usual[:, 0])
-    assert far[:, 0].max() > 1.0
-    assert np.median(far[:, 1]) < 0.7 * np.median(far[:, 0])
+    usual, displaced_offsets = offsets(shard[1]), offsets(displaced)
+    assert np.median(displaced_offsets[:, 0]) > 2 * np.median(usual[:, 0])
+    assert displaced_offsets[:, 0].max() > 1.0
+    assert np.median(displaced_offsets[:, 1]) < 0.7 * np.median(displaced_offsets[:, 0])
     for scene in displaced:
         assert not scene_extraction.off_road(scene.areas, geometry.box_corners(BOX, SIZE)), scene.name
 
@@ -133,9 +133,9 @@ def test_the_route_passes_the_ego_and_leads_on(shard):
 
 def test_a_turn_is_commanded_where_the_expert_turns(shard):
     turned = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
-    asked = [scene for scene in shard[1] if scene.family in turned]
-    assert len(asked) >= 6
-    assert all(scene.command is turned[scene.family] for scene in asked)
+    turns = [scene for scene in shard[1] if scene.family in turned]
+    assert len(turns) >= 6
+    assert all(scene.command is turned[scene.family] for scene in turns)
 
 
 def test_red_lights_hold_the_expert_and_would_cost_who_ignores_them(shard):
@@ -148,9 +148,9 @@ def test_red_lights_hold_the_expert_and_would_cost_who_ignores_them(shard):
 def scripted_scenes(log, family):
     """Up to 20 moments of a family in which somebody is put on stage."""
     candidates = scenario_tags.find_candidates(log)
-    places = np.argwhere(candidates.masks[family] & (candidates.scripted[family] >= 0))
-    assert len(places)
-    for row, column in places[:: max(1, len(places) // 20)]:
+    indices = np.argwhere(candidates.masks[family] & (candidates.scripted[family] >= 0))
+    assert len(indices)
+    for row, column in indices[:: max(1, len(indices) // 20)]:
         step, ego, parked = (
             int(table)
             for table in (candidates.steps[row], candidates.egos[column], candidates.scripted[family][row, column])
@@ -162,26 +162,26 @@ def scripted_scenes(log, family):
 
 
 def test_an_open_door_belongs_to_a_parked_car(log):
-    found = list(scripted_scenes(log, "parked_door"))
-    assert len(found) >= 3
-    for step, parked, made in found:
-        assert made.scripted.shape is Shape.DOOR
+    scenes = list(scripted_scenes(log, "parked_door"))
+    assert len(scenes) >= 3
+    for step, parked, extracted in scenes:
+        assert extracted.scripted.shape is Shape.DOOR
         gap = geometry.box_separation(
-            made.scripted.poses[NOW], made.scripted.size[:2], log.poses[step, parked], log.sizes[parked, :2]
+            extracted.scripted.poses[NOW], extracted.scripted.size[:2], log.poses[step, parked], log.sizes[parked, :2]
         )
         assert abs(gap) < 0.02
-        assert made.scene.tracks.present[-1, NOW]
+        assert extracted.scene.tracks.present[-1, NOW]
 
 
 def test_a_parked_car_pulls_out_into_the_lane_and_touches_nobody_but_perhaps_the_ego(log):
-    found = list(scripted_scenes(log, "cut_in"))
-    assert len(found) >= 3
-    for step, parked, made in found:
-        tracks = made.scene.tracks
-        np.testing.assert_allclose(made.scripted.poses[0], log.poses[step, parked])
+    scenes = list(scripted_scenes(log, "cut_in"))
+    assert len(scenes) >= 3
+    for step, parked, extracted in scenes:
+        tracks = extracted.scene.tracks
+        np.testing.assert_allclose(extracted.scripted.poses[0], log.poses[step, parked])
         jumps = np.hypot(*np.diff(tracks.poses[-1, :, :2], axis=0).T)
         assert (jumps < 0.1 * PULL_OUT_MPS[1] * 1.3).all()
-        _, offsets = geometry.project(made.scene.route, tracks.poses[-1, :, :2])
+        _, offsets = geometry.project(extracted.scene.route, tracks.poses[-1, :, :2])
         assert abs(offsets[0]) > 1.5
         assert abs(offsets[-1]) < 0.3
         assert (tracks.poses[:-1] != tracks.poses[-1]).any(axis=(1, 2)).all()  # it is there once
@@ -195,8 +195,8 @@ def test_a_lead_that_brakes_is_ahead_and_slows_down(log):
     assert len(steps)
     for row, column in list(zip(steps, egos, strict=True))[:20]:
         step, ego = int(candidates.steps[row]), int(candidates.egos[column])
-        seen = geometry.compose(geometry.invert(log.poses[step, ego]), log.poses[step])
-        ahead = (seen[:, 0] > 5.0) & (seen[:, 0] < 40.0) & (np.abs(seen[:, 1]) < 2.0)
+        poses_ego = geometry.compose(geometry.invert(log.poses[step, ego]), log.poses[step])
+        ahead = (poses_ego[:, 0] > 5.0) & (poses_ego[:, 0] < 40.0) & (np.abs(poses_ego[:, 1]) < 2.0)
         slower = (
             log.speeds_mps[step] - log.speeds_mps[step + scenario_tags.REACTION_STEPS]
             > scenario_tags.MIN_SPEED_LOSS_MPS - 1e-3
@@ -209,8 +209,8 @@ def test_knowing_the_future_is_worth_more_than_believing_in_constant_velocity(sh
     scenes = [scene for scene in shard[1] if scene.family in ("lead_brakes", "crossing_pedestrian", "cut_in")]
     knowing, believing = [], []
     for scene in scenes:
-        told = scene.scored(ForecastSource.CONSTANT_VELOCITY)
-        (plan,) = plan_experts([Situation(told, scene.speed_limit_mps)])
+        forecast_scene = scene.scored(ForecastSource.CONSTANT_VELOCITY)
+        (plan,) = plan_experts([Situation(forecast_scene, scene.speed_limit_mps)])
         believing.append(score(scene.scored(), plan.waypoints[None]).score[0])
         knowing.append(score(scene.scored(), scene.expert[None]).score[0])
     assert np.mean(knowing) >= np.mean(believing)

@@ -17,11 +17,11 @@ from pathlib import Path
 import hand_scenes
 import pytest
 
-from reflectdrive_ros import parallel
 from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.evaluation import scene_sets
-from reflectdrive_ros.files import lock_folder
+from reflectdrive_ros.infra import parallel
+from reflectdrive_ros.infra.files import lock_folder
 from reflectdrive_ros.sim import sampler
 
 ROOT = Path(__file__).parents[1]

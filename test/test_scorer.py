@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config, ConfigError, ScoringConfig
-from reflectdrive_ros.domain import AgentKind, Agents, EgoState, Forecast, ForecastSource, Observation, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, ConfigError, ScoringConfig
+from reflectdrive_ros.core.domain import (
+    AgentKind,
+    Agents,
+    EgoState,
+    Forecast,
+    ForecastSource,
+    Observation,
+    Trajectory,
+)
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas, RedLights

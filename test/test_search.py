@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.scoring.search import ball, neighbourhood
-from reflectdrive_ros.tokens import TokenLayout
 
 LAYOUT = TokenLayout()
 CODEBOOK = LAYOUT.codebook

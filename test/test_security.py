@@ -9,7 +9,7 @@ import pytest
 import rclpy
 from rclpy.context import Context
 
-from reflectdrive_ros.config import Config, InputsConfig, as_yaml, override_dotted
+from reflectdrive_ros.core.config import Config, InputsConfig, as_yaml, override_dotted
 from reflectdrive_ros.demo import live
 from reflectdrive_ros.ros import sros2_policy, topics
 from reflectdrive_ros.ros.launch_topics import INPUTS
@@ -26,7 +26,7 @@ NETWORK = {"socket", "socketserver", "ssl", "urllib", "http", "requests", "httpx
 NETWORK |= {"telnetlib", "poplib", "imaplib", "xmlrpc", "asyncio", "websockets", "huggingface_hub"}
 ALLOWED = {("demo/live.py", "http")}  # the live page's server, which answers this machine only
 ALLOWED |= {("demo/live.py", "socket")}  # reads a request until its time is up
-ALLOWED |= {("cluster.py", "socket")}  # whether the address that --cluster names answers
+ALLOWED |= {("infra/cluster.py", "socket")}  # whether the address that --cluster names answers
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scenes import Clock, cars, config, observation, straight_route
-from test_vector_inputs import lanes
+from scenes import Clock, cars, config, lanes, observation, straight_route
 
-from reflectdrive_ros.config import SHIPPED_MODELS, Config
-from reflectdrive_ros.domain import PlanSource
+from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
+from reflectdrive_ros.core.domain import PlanSource
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.network import load_network

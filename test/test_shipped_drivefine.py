@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 from scenes import Clock, cars, config
-from test_reflectdrive2 import seen
+from scripted_network import seen
 
-from reflectdrive_ros.config import SHIPPED_MODELS, Config
-from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
+from reflectdrive_ros.core.domain import StepKind, Verdict
+from reflectdrive_ros.core.tokens import DRIVEFINE
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.network import load_network
-from reflectdrive_ros.tokens import DRIVEFINE
 
 FOLDER = Path(__file__).parents[1] / "models/drivefine_small"
 CARD = FOLDER / "onnx/card.json"

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scenes import Clock, cars, config, later, turning_route
-from test_reflectdrive2 import seen
+from scripted_network import seen
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.config import Config, ConfigError, load
-from reflectdrive_ros.domain import StepKind, Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, ConfigError, load
+from reflectdrive_ros.core.domain import StepKind, Verdict
+from reflectdrive_ros.core.tokens import Codebook
 from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.planning import decoding_config
@@ -20,7 +21,6 @@ from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.graphs import GoalChoice
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import load_network
-from reflectdrive_ros.tokens import Codebook
 
 SMALL = Path(__file__).parents[1] / "models/reflectdrive2_small"
 GRAPHS = {"fp32": SMALL / "onnx/card.json", "int8": SMALL / "int8/card.json"}

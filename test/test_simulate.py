@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.scoring import simulate
 from reflectdrive_ros.scoring.simulate import AX, DT_S, HEADING, STEERING, STEPS, VX, VY, X, Y
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scenes import ego
 
-from reflectdrive_ros import kinematics
-from reflectdrive_ros.planning.postprocess.smoothing import smooth_points
-from reflectdrive_ros.tokens import DRIVEFINE, Codebook, TokenLayout
+from reflectdrive_ros.core import kinematics
+from reflectdrive_ros.core.tokens import DRIVEFINE, Codebook, TokenLayout
+from reflectdrive_ros.planning.postprocess.waypoints import smooth_points
 
 BOOK = Codebook()
 TIMES_S = 0.5 * np.arange(1, 9)

@@ -2,6 +2,9 @@
 
 import argparse
 import json
+import os
+import signal
+import threading
 
 import pytest
 
@@ -39,3 +42,23 @@ def test_half_a_minute_leaves_numbers(tmp_path):
     numbers = json.loads((tmp_path / "soak.json").read_text())
     assert numbers["plans"] > 10
     assert numbers["descriptors_leaked"] <= 0
+
+
+@pytest.mark.long
+@pytest.mark.dds
+def test_a_signal_ends_the_drive_with_the_numbers_until_then(tmp_path):
+    parser = argparse.ArgumentParser()
+    soak.add_arguments(parser)
+    file = tmp_path / "soak.json"
+    args = parser.parse_args(
+        ["--planner", "route_follower", "--setting", "cameras.required=false", "--json", str(file)]
+    )
+    interrupt = threading.Timer(12.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    interrupt.start()
+    try:
+        assert soak.run(args) in (0, 1)
+    finally:
+        interrupt.cancel()
+    numbers = json.loads(file.read_text())
+    assert 0.0 < numbers["minutes"] < args.minutes
+    assert numbers["plans"] > 0

@@ -136,7 +136,7 @@ def test_a_folder_without_git_is_one_sentence(clone, tmp_path, capsys):
 
 def test_numbers_that_name_no_planner_depend_on_all_of_them(clone):
     assert f":(exclude){OTHER}" in staleness.pathspecs({"command": "reflectdrive eval --planner route_follower"})
-    assert f":(exclude){OTHER}" not in staleness.pathspecs({"command": "reflectdrive bench decoding"})
+    assert f":(exclude){OTHER}" not in staleness.pathspecs({"command": "reflectdrive bench step"})
 
 
 def test_paths_and_commands_of_the_tables_exist():

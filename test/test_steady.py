@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, later, observation
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
-from reflectdrive_ros.kinematics import speeds
-from reflectdrive_ros.planning.postprocess import lateral_consistency
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
+from reflectdrive_ros.core.kinematics import speeds
+from reflectdrive_ros.planning.postprocess import comfort
 from reflectdrive_ros.runtime.engine import Engine, safety_loss
 
 LIMIT_M = 0.5
@@ -44,7 +44,7 @@ def beside(plan, last):
 @given(st.floats(-6.0, 6.0), st.floats(-6.0, 6.0), st.floats(-0.03, 0.03), st.floats(3.0, 15.0))
 def test_no_point_lies_further_beside_the_last_plan_than_allowed(wanted_m, last_m, curvature, speed_mps):
     last, plan = swung(last_m, speed_mps, curvature=curvature), swung(wanted_m, speed_mps, curvature=curvature)
-    held = lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M)
+    held = comfort.limit_lateral_shift(plan, last, LIMIT_M)
     assert beside(held, last) <= LIMIT_M + 0.02
     if beside(plan, last) <= LIMIT_M - 0.02:
         assert held is plan
@@ -53,7 +53,7 @@ def test_no_point_lies_further_beside_the_last_plan_than_allowed(wanted_m, last_
 def test_what_is_wanted_still_is_reached_after_some_cycles_and_then_left_alone():
     last, wanted, shifts = swung(0.0), swung(1.8), []
     for _ in range(6):
-        held = lateral_consistency.limit_lateral_shift(wanted, last, LIMIT_M)
+        held = comfort.limit_lateral_shift(wanted, last, LIMIT_M)
         shifts.append(beside(held, last))
         last = held
     np.testing.assert_allclose(last.trajectory.poses, wanted.trajectory.poses, atol=1e-9)
@@ -68,7 +68,7 @@ def test_a_plan_that_brakes_brakes_as_hard_when_it_is_held():
     along = np.cumsum(0.1 * braking)
     poses = np.column_stack([along, 1.5 * (along / along[-1]) ** 2, np.arctan(3.0 * along / along[-1] ** 2)])
     plan = Plan(SECOND_NS, np.zeros(3), Trajectory(poses, 0.1))
-    held = lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M)
+    held = comfort.limit_lateral_shift(plan, last, LIMIT_M)
     assert beside(plan, last) > 1.0
     assert beside(held, last) <= LIMIT_M + 1e-3
     np.testing.assert_allclose(speeds(held.trajectory), speeds(plan.trajectory), atol=0.2)
@@ -76,7 +76,7 @@ def test_a_plan_that_brakes_brakes_as_hard_when_it_is_held():
 
 
 def test_headings_follow_the_path_that_is_driven():
-    held = lateral_consistency.limit_lateral_shift(swung(3.0, 10.0), swung(-1.0, 10.0), LIMIT_M)
+    held = comfort.limit_lateral_shift(swung(3.0, 10.0), swung(-1.0, 10.0), LIMIT_M)
     path = np.concatenate([np.zeros((1, 2)), held.trajectory.poses[:, :2]])
     ways = np.arctan2(*np.diff(path, axis=0).T[::-1])
     np.testing.assert_allclose(held.trajectory.poses[:, 2], ways, atol=0.02)
@@ -87,9 +87,9 @@ def test_the_last_plan_is_found_where_it_lies_in_the_map():
     last = swung(0.0, 10.0, curvature=0.02)
     here = geometry.compose(last.map_from_ego, last.trajectory.poses[4])
     plan = swung(0.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
-    assert lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M) is plan
+    assert comfort.limit_lateral_shift(plan, last, LIMIT_M) is plan
     aside = swung(2.0, 10.0, SECOND_NS + SECOND_NS // 2, 0.02, here)
-    held = lateral_consistency.limit_lateral_shift(aside, last, LIMIT_M)
+    held = comfort.limit_lateral_shift(aside, last, LIMIT_M)
     assert beside(aside, last) > 1.0
     assert LIMIT_M - 0.05 < beside(held, last) <= LIMIT_M + 0.01
     np.testing.assert_allclose(held.trajectory.poses[0], aside.trajectory.poses[0], atol=0.02)
@@ -99,14 +99,14 @@ def test_the_last_plan_is_found_where_it_lies_in_the_map():
 def test_a_car_that_is_not_where_the_last_plan_had_it_is_not_pulled_there(off_m):
     last = swung(0.0)
     plan = swung(2.0, at=(0.0, off_m, 0.0))
-    assert lateral_consistency.limit_lateral_shift(plan, last, LIMIT_M) is plan
+    assert comfort.limit_lateral_shift(plan, last, LIMIT_M) is plan
 
 
 def test_after_a_plan_to_stand_any_plan_will_do():
     standing = Plan(SECOND_NS, np.zeros(3), Trajectory(np.zeros((40, 3)), 0.1))
     plan = swung(3.0)
-    assert lateral_consistency.limit_lateral_shift(plan, standing, LIMIT_M) is plan
-    assert lateral_consistency.limit_lateral_shift(standing, plan, LIMIT_M) is standing
+    assert comfort.limit_lateral_shift(plan, standing, LIMIT_M) is plan
+    assert comfort.limit_lateral_shift(standing, plan, LIMIT_M) is standing
 
 
 # --- in the engine ---------------------------------------------------------------------------------------------------

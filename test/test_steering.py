@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.planning.postprocess.curvature import TIGHTEST_PER_M, exceeds_curvature, limit_curvature
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Trajectory
+from reflectdrive_ros.planning.postprocess.waypoints import TIGHTEST_PER_M, exceeds_curvature, limit_curvature
 
 TIMES_S = 0.1 * np.arange(1, 41)
 

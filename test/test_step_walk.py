@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_default_planner import CONFIG, GRAPHS, SCENES
+from shipped_planner import CONFIG, GRAPHS, SCENES
 
 import reflectdrive_ros
 from reflectdrive_ros.bench import parity

@@ -14,9 +14,9 @@ import pytest
 from tiny_net import tiny_net
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.files import lock_folder
+from reflectdrive_ros.infra.files import lock_folder
+from reflectdrive_ros.infra.signals import Stopped, defer_signals, exit_code, raise_on_signal
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.stopping import Stopped, defer_signals, exit_code, raise_on_signal
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "test" / "data"

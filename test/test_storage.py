@@ -18,8 +18,8 @@ import pytest
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import sets, shards
-from reflectdrive_ros.files import read_limited, write_atomic
-from reflectdrive_ros.storage import StorageError, is_remote, local_copy, location, upload
+from reflectdrive_ros.infra.files import read_limited, write_atomic
+from reflectdrive_ros.infra.storage import StorageError, is_remote, local_copy, location, upload
 
 upath = pytest.importorskip("upath")
 S3 = all(importlib.util.find_spec(name) for name in ("s3fs", "moto", "flask"))

@@ -9,28 +9,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drive_logs import log
 from rich.console import Console
 from rich.table import Table
-from test_drive import log
-from test_eval_scenes import store
+from stored_scenes import store
 
-from reflectdrive_ros import command
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.bench import node, parity, repair, scoring, step
+from reflectdrive_ros.bench import node, parity, scoring, step
 from reflectdrive_ros.cli import dataset, doctor, scenes
-from reflectdrive_ros.cli import eval as eval_command
-from reflectdrive_ros.command import CELL_COLUMNS, make_list, make_table
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.scene import FAMILIES
-from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop
+from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop, recorded_tracks, variants
 from reflectdrive_ros.evaluation.driving_scores import MEASURES
+from reflectdrive_ros.infra import command
+from reflectdrive_ros.infra.command import CELL_COLUMNS, make_list, make_table
 from reflectdrive_ros.ros.system_checks import run_checks
 
 HERE = Path(__file__).parent
 MEASURED = HERE.parents[0] / "docs" / "bench"
-DRIVERS = driving_scores.make_drivers(["route_follower", "reflectdrive2"], ["words", "objects"], random_weights=True)
-PACKAGE = Path(command.__file__).parent
+DRIVERS = variants.of_planners(Config(), ["route_follower", "reflectdrive2"], ["words", "objects"], random_weights=True)
+PACKAGE = Path(command.__file__).parents[1]
 
 
 def drawn(table, width=80):
@@ -102,7 +101,7 @@ def test_a_list_wraps_its_values_between_words():
 
 def test_tables_are_made_in_one_module():
     others = [file for file in PACKAGE.rglob("*.py") if re.search(r"(?<!\w)Table\(", file.read_text())]
-    assert others == [PACKAGE / "command.py"]
+    assert others == [PACKAGE / "infra" / "command.py"]
 
 
 # --- the tables of the commands --------------------------------------------------------------------------------------
@@ -117,25 +116,29 @@ def test_eval_of_scenes_is_whole():
     result = open_loop.Result(
         scores={driver: [] for driver in (open_loop.EXPERT, *DRIVERS)},
         best={driver: [] for driver in DRIVERS if "reflectdrive2" in driver},
+        references=variants.references(DRIVERS),
         distances={driver: [] for driver in DRIVERS},
     )
     for index, family in enumerate(FAMILIES):
         result.names.append(f"test-00000-{index:03d}")
-        result.places.append(("us-pa-pittsburgh-hazelwood", "sg-one-north")[index % 2])
+        result.localities.append(("us-pa-pittsburgh-hazelwood", "sg-one-north")[index % 2])
         result.add(family, random_rows(result.scores, generator), dict.fromkeys(result.best, 1.0))
         for distances in result.distances.values():
             distances.append(generator.uniform(0.0, 100.0, 8))
-    drivers = open_loop.numbers(result)["drivers"]
-    assert_whole(open_loop._table("test", result, drivers))
-    assert_whole(open_loop._displacement_table(result, drivers))
+    numbers = open_loop.numbers(result)
+    for by_family in (False, True):
+        assert_whole(open_loop._table("test", result, numbers["drivers"], by_family))
+        assert_whole(open_loop._displacement_table(result, numbers["drivers"], by_family))
+        assert_whole(driving_scores.difference_table(numbers["differences"], by_family))
 
 
 def test_eval_of_recordings_is_whole():
     generator = np.random.default_rng(1)
-    result = eval_command.Result(scores={driver: [] for driver in ("human", *DRIVERS)}, recordings=12)
+    result = recorded_tracks.Result(scores={driver: [] for driver in ("human", *DRIVERS)}, recordings=12)
     for site in ("DR_USA_Roundabout_FT", "CHN_Merging_ZS0"):
         result.add(site, random_rows(result.scores, generator))
-    assert_whole(eval_command._table(result))
+    for by_site in (False, True):
+        assert_whole(recorded_tracks._table(result, by_site))
 
 
 def test_eval_in_closed_loop_is_whole():
@@ -198,8 +201,7 @@ def test_doctor_is_whole():
     [
         ("scoring", scoring.table),
         ("node", node.table),
-        ("step", lambda numbers: step.table("step", numbers["parts"])),
-        ("repair", lambda numbers: repair._table("repair", numbers["rows"])),
+        ("step", step.engine_table),
         ("parity", parity.table),
     ],
 )

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from test_losses import a_batch
-from test_rl_runs import network_to_begin_with, with_words  # noqa: F401 (a fixture)
 from tiny_net import POSES, tiny_net
-from tiny_training import command, network, two_sets  # noqa: F401 (two_sets is a fixture)
+from tiny_rl import network_to_begin_with, with_words  # noqa: F401 (a fixture)
+from tiny_training import a_batch, command, network, two_sets  # noqa: F401 (two_sets is a fixture)
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.tokens import TokenLayout
 from reflectdrive_ros.training import teacher, train_state
 from reflectdrive_ros.training.token_job import TokenJob
 from reflectdrive_ros.training.train_state import StateError

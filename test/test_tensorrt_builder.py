@@ -21,7 +21,7 @@ from reflectdrive_ros.deploy.export import export, to_bfloat16
 from reflectdrive_ros.deploy.export_denoiser import export_denoiser
 from reflectdrive_ros.deploy.quantise import activation_ranges, write_calibration_graphs, write_quantised
 from reflectdrive_ros.features.images import ModelInputs
-from reflectdrive_ros.files import sha256_of
+from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.card import CARD, QUANTISED, GraphCard
 from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork

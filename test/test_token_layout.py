@@ -9,13 +9,13 @@ import torch
 from tiny_net import POSES, lite_frame, random_actions, tiny_inputs, tiny_net, xy_layout
 
 from reflectdrive_ros.bench.roofline import costs
+from reflectdrive_ros.core.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.data import distance_map
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import token_layout, upgrade_config
-from reflectdrive_ros.model.token import ops, rollout, torch_bench
+from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
-from reflectdrive_ros.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.training import augment
 from reflectdrive_ros.training.losses import Batch, Losses
 from reflectdrive_ros.training.settings import LossConfig
@@ -170,7 +170,7 @@ def test_losses_are_finite_and_reach_every_head(layout):
         rows=torch.arange(2),
         mirrored=torch.zeros(2, dtype=torch.bool),
         with_route=torch.ones(2, dtype=torch.bool),
-        known=torch.ones(2, 2, dtype=torch.bool),
+        has_labels=torch.ones(2, 2, dtype=torch.bool),
         goal_score=empty,
         sub_scores=torch.zeros(2, 0, 5),
         rescored=torch.zeros(2, 0, dtype=torch.int64),
@@ -190,13 +190,23 @@ def test_the_costs_of_a_layout_without_a_goal_have_no_part_for_goals(net):
     assert found.keys() == {"vision", "prefill", "step"}
 
 
-def test_benches_decode_it_too(net):
+@pytest.mark.parametrize("packed", [True, False])
+def test_passes_that_compute_the_prompt_again_write_the_same_tokens(net, packed):
+    """With one prompt for all sequences, and with one prompt each."""
     inputs = tuple(part[:1] for part in tiny_inputs(net))
+
+    def logits(actions):
+        if packed:
+            return net.packed_logits(*inputs, actions)
+        prompts = net.prompt(*inputs).expand(actions.shape[1], -1, -1)
+        return net.forward_from_prompt(prompts, actions.transpose(0, 1)).logits.transpose(0, 1)
+
     with torch.no_grad():
         expected = rollout.full_step(net, *inputs, DECODING).actions
-    for packed in (True, False):
-        assert torch_bench.full_step_uncached(net, inputs, DECODING, 1, packed).equal(expected)
-    assert torch_bench.parts_ms(net, inputs, DECODING, 1).keys() == {"vision", "prefill"}
+        actions = rollout.prefill_sequences(net, *inputs, DECODING.goals).actions[:, : expected.shape[1]]
+        rounds = decoding_rounds(len(net.config.layout.free), DECODING.draft_rounds, DECODING.edit_rounds)
+        states = rollout.rollout(logits, actions, net.config.layout, rounds, DECODING.edits)
+    assert states[-1].actions.equal(expected)
 
 
 def test_weights_carry_their_layout(net, tmp_path):

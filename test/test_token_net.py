@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_net import goal_logits, random_actions, tiny_config, tiny_inputs, tiny_net, xy_layout
 
+from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.layers import attention
 from reflectdrive_ros.model.token.net import (
@@ -19,7 +20,6 @@ from reflectdrive_ros.model.token.net import (
     base_config,
     small_config,
 )
-from reflectdrive_ros.tokens import TokenLayout
 
 ACTION_TOKENS, (GOAL_X, GOAL_Y) = TokenLayout().length, TokenLayout().goal
 SMALL = Path(__file__).parents[1] / "models" / "reflectdrive2_small"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny_net import whole_layout
 
+from reflectdrive_ros.core.tokens import Axis, draft_schedule
 from reflectdrive_ros.model.token.ops import (
     EditRules,
     GoalRules,
@@ -20,7 +21,6 @@ from reflectdrive_ros.model.token.ops import (
     reweight_goals,
     unmask,
 )
-from reflectdrive_ros.tokens import Axis, draft_schedule
 
 torch.set_num_threads(1)
 BINS, MASK = 21, 21

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from reflectdrive_ros.tokens import Codebook, Round, decoding_rounds, draft_schedule
+from reflectdrive_ros.core.tokens import Codebook, Round, decoding_rounds, draft_schedule
 
 codebooks = st.builds(
     Codebook, bin_m=st.sampled_from([0.3, 0.05, 0.1, 1.0]), bins=st.integers(1, 1000).map(lambda half: 2 * half + 1)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.sim import sumo
-from reflectdrive_ros.sim.network import roads, routing, towns
-from reflectdrive_ros.sim.network.roads import RoadError, RoadType, Turn
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.maps import roads, sumo, sumo_network
+from reflectdrive_ros.maps.roads import RoadError, RoadType, Turn
+from reflectdrive_ros.sim.network import routing, towns
 
 SEEDS = (0, 1, 2, 3, 11)  # 3 and 11 have boulevards
 CAR = VehicleConfig()
@@ -58,27 +58,27 @@ def lane_length(road_map, key):
 
 
 def joints(road_map):
-    """Every way from a road lane across a junction to the next: lists of lane keys."""
+    """Every path from a road lane across a junction to the next: lists of lane keys."""
     for key, lane in road_map.lanes.items():
         if lane.across_junction is None:
             for first in lane.lane.successors:
-                way = [key, first]
-                while road_map.lanes[way[-1]].across_junction is not None:
-                    (after,) = road_map.lanes[way[-1]].lane.successors
-                    way.append(after)
-                yield way
+                keys = [key, first]
+                while road_map.lanes[keys[-1]].across_junction is not None:
+                    (after,) = road_map.lanes[keys[-1]].lane.successors
+                    keys.append(after)
+                yield keys
 
 
-def rear_axle_along(road_map, way):
+def rear_axle_along(road_map, keys):
     """(N, 3) poses every half metre along lanes, without the last 5 m, where the car would already be on the next."""
-    line = np.concatenate([road_map.lanes[key].lane.centerline for key in way])
+    line = np.concatenate([road_map.lanes[key].lane.centerline for key in keys])
     line = geometry.distinct_points(line, closer_than=0.05)
     along = geometry.arc_lengths(line)
-    at = np.arange(min(3.0, 0.5 * lane_length(road_map, way[0])), along[-1], 0.5)
+    at = np.arange(min(3.0, 0.5 * lane_length(road_map, keys[0])), along[-1], 0.5)
     points = np.column_stack([np.interp(at, along, line[:, axis]) for axis in (0, 1)])
     steps = np.gradient(points, axis=0)
     poses = np.column_stack([points, np.arctan2(steps[:, 1], steps[:, 0])])
-    return poses[at < along[-1] - min(5.0, 0.5 * lane_length(road_map, way[-1]))]
+    return poses[at < along[-1] - min(5.0, 0.5 * lane_length(road_map, keys[-1]))]
 
 
 def outside_by(seed, rear_axle_poses):
@@ -101,18 +101,18 @@ def lateral_at_limit(road_map, key):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_car_that_follows_any_lane_stays_on_the_road(seed):
-    outside_m = outside_by(seed, np.concatenate([rear_axle_along(town(seed), way) for way in joints(town(seed))]))
+    outside_m = outside_by(seed, np.concatenate([rear_axle_along(town(seed), keys) for keys in joints(town(seed))]))
     assert (outside_m > 0).mean() < 0.005
     assert outside_m.max() < 0.8
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_way_across_a_junction_is_too_tight_to_steer(seed):
+def test_no_path_across_a_junction_is_too_tight_to_steer(seed):
     least_m = CAR.wheel_base_m / np.tan(CAR.max_steering_rad)
-    for way in joints(town(seed)):
-        headings = np.unwrap(rear_axle_along(town(seed), way)[:, 2])
+    for keys in joints(town(seed)):
+        headings = np.unwrap(rear_axle_along(town(seed), keys)[:, 2])
         assert np.abs(np.gradient(headings, 0.5)).max() < 1 / (1.3 * least_m), [
-            town(seed).lanes[k].sumo_id for k in way
+            town(seed).lanes[k].sumo_id for k in keys
         ]
 
 
@@ -196,20 +196,20 @@ def test_only_winding_roads_are_uncomfortable_at_the_limit(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_turn_is_one_of_several_ways_on(seed):
+def test_a_turn_is_one_of_several_continuations(seed):
     lanes, after = town(seed).lanes, town(seed).edges_after
-    for way in joints(town(seed)):
-        if lanes[way[1]].turn in (Turn.LEFT, Turn.RIGHT):
-            assert len(after[lanes[way[0]].edge]) > 1
-        assert len({lanes[key].turn for key in way[1:-1]}) == 1  # also where it is cut in two
+    for keys in joints(town(seed)):
+        if lanes[keys[1]].turn in (Turn.LEFT, Turn.RIGHT):
+            assert len(after[lanes[keys[0]].edge]) > 1
+        assert len({lanes[key].turn for key in keys[1:-1]}) == 1  # also where it is cut in two
 
 
 def test_a_boulevard_lets_cars_turn_back():
     lanes = town(3).lanes
-    turning = [way for way in joints(town(3)) if lanes[way[1]].turn is Turn.BACK]
+    turning = [keys for keys in joints(town(3)) if lanes[keys[1]].turn is Turn.BACK]
     assert turning
-    for way in turning:
-        across = lanes[way[-1]].lane.centerline[0] - lanes[way[0]].lane.centerline[-1]
+    for keys in turning:
+        across = lanes[keys[-1]].lane.centerline[0] - lanes[keys[0]].lane.centerline[-1]
         assert np.hypot(*across) > 8.0  # a car turns within 4 m
 
 
@@ -239,7 +239,7 @@ def test_another_seed_or_name_is_another_town(tmp_path):
     assert towns.town_hash(towns.make("val-00001", 1, tmp_path)) not in hashes
 
 
-# --- ways and lines --------------------------------------------------------------------------------------------------
+# --- paths and lines -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -276,7 +276,7 @@ def test_a_line_leads_along_its_edges_on_lanes_that_follow_each_other(seed):
     lanes = town(seed).lanes
     for keys, _, walk, _ in lines_of(seed):
         for one, other in pairwise(keys):
-            assert other in lanes[one].lane.successors or other in lanes[one].lane.beside
+            assert other in lanes[one].lane.successors or other in lanes[one].lane.adjacent
         edges = [lanes[key].edge for key in keys if lanes[key].across_junction is None]
         edges = [edge for index, edge in enumerate(edges) if index == 0 or edge != edges[index - 1]]
         assert edges == list(walk[: len(edges)])
@@ -308,7 +308,7 @@ def test_a_line_leaves_the_lane_that_ends():
     walk = routing.random_walk(road_map, np.random.default_rng(0), 500.0, lane.edge)
     keys, line = routing.line_ahead(road_map, key, walk, lane.lane.centerline[0])
     assert keys[0] == key
-    assert keys[1] in lane.lane.beside
+    assert keys[1] in lane.lane.adjacent
     (at,), _ = geometry.project(line, lane.lane.centerline[-1:])
     here = geometry.sample(line, np.array([at]))[0, :2]
     assert np.hypot(*(here - lane.lane.centerline[-1])) > 0.9 * lane.width_m
@@ -323,11 +323,11 @@ def test_without_edges_a_line_follows_the_road_from_every_lane():
 
 def test_a_line_from_inside_a_junction_goes_on_to_its_edge():
     road_map = town(0)
-    for way in list(joints(road_map))[::7]:
-        walk = routing.random_walk(road_map, np.random.default_rng(0), 400.0, road_map.lanes[way[-1]].edge)
-        inside = road_map.lanes[way[1]].lane.centerline
-        keys, line = routing.line_ahead(road_map, way[1], walk, inside[len(inside) // 2])
-        assert keys[: len(way) - 1] == way[1:]
+    for joint in list(joints(road_map))[::7]:
+        walk = routing.random_walk(road_map, np.random.default_rng(0), 400.0, road_map.lanes[joint[-1]].edge)
+        inside = road_map.lanes[joint[1]].lane.centerline
+        keys, line = routing.line_ahead(road_map, joint[1], walk, inside[len(inside) // 2])
+        assert keys[: len(joint) - 1] == joint[1:]
         assert len(line) > 170
 
 
@@ -338,9 +338,9 @@ def test_a_line_takes_less_than_three_milliseconds():
     point = road_map.lanes[key].lane.centerline[0]
     best = np.inf
     for _ in range(20):
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         routing.line_ahead(road_map, key, walk, point)
-        best = min(best, time.perf_counter() - begun)
+        best = min(best, time.perf_counter() - start_s)
     assert best < 3e-3
 
 
@@ -373,12 +373,12 @@ def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
         "edges": '<edge id="ab" from="a" to="b"/><edge id="ba" from="b" to="a"/>',
     }
     with pytest.raises(RoadError, match="lonely has no drivable route: 2 edges for cars"):
-        towns.convert_network("lonely", plain, tmp_path, ())
+        sumo_network.convert_network("lonely", plain, tmp_path, ())
 
 
-def test_what_netconvert_refuses_is_said_in_its_words(tmp_path):
+def test_an_error_of_netconvert_is_reported_verbatim(tmp_path):
     with pytest.raises(RoadError, match="odd cannot be converted to a SUMO network: netconvert failed: "):
-        towns.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
+        sumo_network.convert_network("odd", {"nodes": "<node"}, tmp_path, ())
     assert not list(tmp_path.iterdir())
 
 
@@ -435,7 +435,7 @@ def test_a_town_is_written_into_its_folder_whatever_its_name(name, tmp_path):
     assert road_map.net_file.parent == folder
 
 
-def test_a_machine_without_sumo_says_what_to_install(monkeypatch):
+def test_without_sumo_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr(sumo, "find_home", lambda: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(

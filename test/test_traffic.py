@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import shapely
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.sim.network import routing, towns
 from reflectdrive_ros.sim.traffic import demand, traffic_log
 from reflectdrive_ros.sim.traffic.actors import Lamp, Shape
@@ -96,7 +96,7 @@ def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
 
 
 def test_traffic_goes_on_for_as_long_as_one_looks(town):
-    """Routes are made longer on the way, again and again, from what SUMO drives and not from what was asked of it."""
+    """Routes are extended during the drive, from the edges that SUMO drives and not from the requested ones."""
     with Simulation(town, Demand.sample(town, SEED), SEED) as simulation:
         simulation.warm_up(300.0)
         simulation.step()
@@ -190,7 +190,7 @@ def test_there_is_something_to_answer(log, drivers, town):
 
 
 def test_who_steps_out_is_not_driven_over(log, drivers):
-    """People away from crossings are unknown to SUMO; its drivers are held back for them."""
+    """SUMO does not contain people away from crossings; its drivers are slowed for them."""
     people = np.flatnonzero(log.shapes == Shape.PEDESTRIAN)
     hits = steps = 0
     for step in range(0, log.steps, 5):
@@ -218,12 +218,12 @@ def test_a_snapshot_leaves_out_the_ego(log, drivers):
     assert others.lamps.shape == (len(log.road_map.signals),)
 
 
-def test_the_route_that_is_told_is_driven(town, monkeypatch):
-    """Routes begin so short that they are made longer on the way."""
+def test_the_logged_route_is_driven(town, monkeypatch):
+    """Routes begin so short that they are extended during the drive."""
     monkeypatch.setattr(demand, "ROUTE_M", 300.0)
     log = record(town, 2, 70.0, warm_up_s=5.0, density=0.3)
-    begun = Demand.sample(town, 2, 0.3)
-    longer = sum(len(told) > len(one.edges) for told, one in zip(log.edges, begun.drivers, strict=False))
+    first_demand = Demand.sample(town, 2, 0.3)
+    longer = sum(len(edges) > len(one.edges) for edges, one in zip(log.edges, first_demand.drivers, strict=False))
     assert longer > 0.5 * log.drivers
     driven_on = 0
     for row in range(log.drivers):
@@ -231,9 +231,9 @@ def test_the_route_that_is_told_is_driven(town, monkeypatch):
             continue
         lanes = [town.lanes[key] for key in log.lane[:, row].tolist() if key >= 0]
         driven = [edge for edge, _ in itertools.groupby(lane.edge for lane in lanes if lane.across_junction is None)]
-        told = list(log.edges[row])
-        starts = [start for start, edge in enumerate(told) if edge == driven[0]]
-        assert any(told[start : start + len(driven)] == driven for start in starts)
+        edges = list(log.edges[row])
+        starts = [start for start, edge in enumerate(edges) if edge == driven[0]]
+        assert any(edges[start : start + len(driven)] == driven for start in starts)
         driven_on += len(driven)
     assert driven_on > 2 * log.drivers
 
@@ -266,7 +266,7 @@ def test_the_same_seed_is_the_same_traffic_in_a_fresh_process(log, tmp_path):
     assert done.stdout.splitlines()[-1] == here["fingerprint"](tmp_path / "here")
 
 
-def test_between_two_looks_a_body_speeds_up_evenly_and_who_stands_or_is_away_stays_so():
+def test_between_two_steps_a_body_accelerates_evenly_and_one_that_stands_or_is_absent_stays_so():
     speeds = np.array([[4.0, 0.0, 3.0], [4.4, 0.0, 3.0], [4.8, 0.0, 3.0], [5.2, 0.0, 3.0]])
     poses = np.zeros((4, 3, 3))
     poses[:, 0, 0] = np.cumsum(0.2 * speeds[:, 0])
@@ -322,10 +322,10 @@ def test_a_follower_stops_behind_the_ego(live, town):
         if not np.isnan(live.poses[follower, 0]):
             sizes = np.array([[5.176, 2.297], live.roster.sizes[follower, :2]])
             assert not geometry.boxes_overlap(stands, sizes[0], live.poses[follower], sizes[1])
-    assert live.roster.ids[leader] not in live.snapshot().actors.ids  # made room
+    assert live.roster.ids[leader] not in live.snapshot().actors.ids  # removed for the ego
 
 
-def test_the_ego_goes_where_it_is_told_and_stays(live, town):
+def test_the_ego_moves_to_its_pose_and_stays(live, town):
     for _ in range(20):
         live.step()
     key = next(key for key, lane in town.lanes.items() if lane.across_junction is None and lane.lane.successors)

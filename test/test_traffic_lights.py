@@ -6,85 +6,44 @@ from itertools import permutations
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import VelocityLimit
-from autoware_perception_msgs.msg import TrafficLightElement, TrafficLightGroupArray
+from autoware_perception_msgs.msg import TrafficLightElement
 from autoware_planning_msgs.msg import LaneletPrimitive
-from light_maps import APPROACH, EXIT, JUNCTION, STOP_X_M, TURNING, crossing
+from input_stream import small
+from lanelet_maps import route_message, settings
+from light_inputs import (  # noqa: F401 (fixtures)
+    AMBER,
+    CIRCLE,
+    COLOURS,
+    FLASHING,
+    GREEN,
+    LEFT,
+    OFF,
+    ON,
+    RED,
+    UNKNOWN,
+    UP,
+    WHOLE_ROUTE,
+    car,
+    groups,
+    lamp,
+    map_writer,
+    snapshot_at,
+    state_at,
+)
+from light_maps import APPROACH, JUNCTION, STOP_X_M, TURNING
 from map_archives import archive, map_message
-from messages import LIGHT_GROUP, acceleration, ns, odometry, route, traffic_lights
+from messages import LIGHT_GROUP, ns, route
 from processor_time import in_loops
 from rclpy.serialization import serialize_message
-from test_inputs import small
-from test_lanelet_map import route_message, settings
 
-from reflectdrive_ros.config import Config, ConfigError, override_dotted
-from reflectdrive_ros.domain import LightState
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.core.config import Config, ConfigError, override_dotted
+from reflectdrive_ros.maps.lanelet_elements import TURNS, MapElements, pack, unpack
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.lanelet_map import MapLights
+from reflectdrive_ros.maps.vector_map import read_elements
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.lights import of_own_turn, state_for_turn
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelet_map import MapLights
-from reflectdrive_ros.ros.lanelets import TURNS, MapElements, pack, unpack
-from reflectdrive_ros.ros.vector_map import read_elements
-
-UNKNOWN, GREEN, AMBER, RED = LightState
-COLOURS = {
-    UNKNOWN: TrafficLightElement.UNKNOWN,
-    GREEN: TrafficLightElement.GREEN,
-    AMBER: TrafficLightElement.AMBER,
-    RED: TrafficLightElement.RED,
-}
-CIRCLE, LEFT, UP = TrafficLightElement.CIRCLE, TrafficLightElement.LEFT_ARROW, TrafficLightElement.UP_ARROW
-ON, OFF, FLASHING = TrafficLightElement.SOLID_ON, TrafficLightElement.SOLID_OFF, TrafficLightElement.FLASHING
-WHOLE_ROUTE = ((APPROACH, JUNCTION, EXIT), (5.0, 1.75), (280.0, 1.75))
-
-
-def lamp(state, shape=CIRCLE, status=ON):
-    return TrafficLightElement(color=COLOURS[state], shape=shape, status=status, confidence=1.0)
-
-
-def groups(seconds, *lamps, group=LIGHT_GROUP):
-    """A message with one group of these lamps; with none a message without groups."""
-    return traffic_lights(seconds, *lamps, group=group) if lamps else TrafficLightGroupArray(stamp=stamp(seconds))
-
-
-def stamp(seconds):
-    return outputs.time_message(ns(seconds))
-
-
-@pytest.fixture
-def drawn(tmp_path):
-    """Writes a map and gives its path."""
-
-    def write(**how):
-        file = tmp_path / "crossing.osm"
-        file.write_text(crossing(**how))
-        return file
-
-    return write
-
-
-def car(file, path=False, **more):
-    """Inputs of a car without images on a map; it drives from x = 5 m to x = 280 m."""
-    kind = {"inputs__drivable_type": "map"} if path else {"inputs__route_type": "lanelet"}
-    config = small(inputs__lanelet_map=str(file), inputs__objects_type="none", cameras__required=False, **kind, **more)
-    made = Inputs(config)
-    line = route([(float(x), 1.75) for x in range(5, 281)])
-    made.put("route", line if path else route_message(*WHOLE_ROUTE), 0)
-    return made
-
-
-def seen_at(made, seconds, x=60.0, speed=5.0, **where):
-    """What the planner gets of a car at this place and time."""
-    made.put("odometry", odometry(seconds, x=x, y=1.75, speed=speed, **where), ns(seconds))
-    made.put("acceleration", acceleration(seconds), ns(seconds))
-    return made.snapshot(ns(seconds))
-
-
-def state_seen(made, seconds, lanelet=JUNCTION):
-    lights = seen_at(made, seconds).observation.traffic_lights
-    return LightState(int(lights.states[lights.ids.tolist().index(lanelet)]))
-
 
 # --- which lamp holds ------------------------------------------------------------------------------------------------
 
@@ -101,7 +60,7 @@ def test_a_red_arrow_holds_its_turn_back_beside_a_green_circle():
 
 
 @pytest.mark.parametrize(
-    ("lamps", "shown"),
+    ("lamps", "expected"),
     [
         ((lamp(RED), lamp(AMBER)), RED),  # red and amber together: not yet
         ((lamp(GREEN), lamp(RED, status=OFF)), GREEN),
@@ -119,8 +78,8 @@ def test_a_red_arrow_holds_its_turn_back_beside_a_green_circle():
         ((), UNKNOWN),
     ],
 )
-def test_lamps_show_a_left_turn(lamps, shown):
-    assert state_for_turn(lamps, "left") is shown
+def test_lamps_show_a_left_turn(lamps, expected):
+    assert state_for_turn(lamps, "left") is expected
 
 
 def test_adding_a_red_circle_never_opens_a_light():
@@ -135,29 +94,29 @@ def test_adding_a_red_circle_never_opens_a_light():
 
 
 @pytest.mark.parametrize("right_to_left", [False, True])
-def test_a_stop_line_has_its_left_end_first_whichever_way_it_is_drawn(drawn, right_to_left):
-    lights = load_map(settings(drawn(right_to_left=right_to_left))).lights
+def test_a_stop_line_has_its_left_end_first_whichever_way_it_is_drawn(write_map, right_to_left):
+    lights = load_map(settings(write_map(right_to_left=right_to_left))).lights
     assert sorted(lights.lanelet_ids) == [JUNCTION, TURNING]
     assert set(lights.group_ids) == {LIGHT_GROUP}
     np.testing.assert_allclose(lights.stop_lines, [[[STOP_X_M, 3.5], [STOP_X_M, 0.0]]] * 2)
     assert lights.without_stop_line == 0
 
 
-def test_a_light_without_a_stop_line_holds_at_the_start_of_its_lanelet(drawn):
-    file = drawn(stop_line=False)
+def test_a_light_without_a_stop_line_holds_at_the_start_of_its_lanelet(write_map):
+    file = write_map(stop_line=False)
     lights = load_map(settings(file)).lights
     np.testing.assert_allclose(lights.stop_lines, [[[100.0, 3.5], [100.0, 0.0]]] * 2)
-    made = car(file)
-    made.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    status = {line.name: line for line in made.statuses(ns(1.0))}["traffic_lights"]
+    inputs = car(file)
+    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    status = {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
     assert status.level is Level.WARN
     assert "2 lights of the map have no stop line" in status.message
     assert status.values["lights_without_stop_line"] == "2"
-    assert state_seen(made, 1.0) is RED
+    assert state_at(inputs, 1.0) is RED
 
 
-def test_lights_are_the_same_from_the_file_and_from_autowares_topic(drawn):
-    file = drawn()
+def test_lights_are_the_same_from_the_file_and_from_autowares_topic(write_map):
+    file = write_map()
     of_file, of_topic = load_map(settings(file)).lanelets, read_elements(archive(file)).lanelets
     for name, lanelet in of_file.items():
         other = of_topic[name]
@@ -169,8 +128,8 @@ def test_lights_are_the_same_from_the_file_and_from_autowares_topic(drawn):
             np.testing.assert_allclose(one.stop_line, two.stop_line)
 
 
-def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(drawn):
-    packed = pack(MapElements(load_map(settings(drawn(stop_line=False))).lanelets))
+def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(write_map):
+    packed = pack(MapElements(load_map(settings(write_map(stop_line=False))).lanelets))
     back = unpack(packed).lanelets
     assert [light.stop_line for light in back[JUNCTION].lights] == [None]
     assert (back[TURNING].turn, back[APPROACH].turn, back[APPROACH].lights) == ("left", "", ())
@@ -182,25 +141,25 @@ def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(drawn):
 # --- what the planner gets -------------------------------------------------------------------------------------------
 
 
-def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(drawn):
-    made = car(drawn())
-    made.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
-    scene = seen_at(made, 1.1).observation
+def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(write_map):
+    inputs = car(write_map())
+    inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    scene = snapshot_at(inputs, 1.1).observation
     assert scene.traffic_lights.ids.tolist() == scene.stop_lines.light_ids.tolist() == [JUNCTION]
     assert scene.traffic_lights.states.tolist() == [RED]
     np.testing.assert_allclose(scene.stop_lines.ends, [[[38.0, 1.75], [38.0, -1.75]]], atol=1e-6)
     assert scene.lights_age_s == pytest.approx(0.1)
 
 
-def test_along_a_path_the_lanelets_that_follow_it_count(drawn):
-    made = car(drawn(), path=True)
-    made.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
-    scene = seen_at(made, 1.0).observation
+def test_along_a_path_the_lanelets_that_follow_it_count(write_map):
+    inputs = car(write_map(), path=True)
+    inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    scene = snapshot_at(inputs, 1.0).observation
     states = dict(zip(scene.traffic_lights.ids.tolist(), scene.traffic_lights.states.tolist(), strict=True))
     assert states[JUNCTION] == RED
     assert len(scene.stop_lines.ends) == len(states)  # one entry for each lanelet that shares the line
-    made.put("route", route([(float(x), 60.0) for x in range(5, 281)]), 0)
-    assert len(seen_at(made, 1.1).observation.stop_lines.ends) == 0
+    inputs.put("route", route([(float(x), 60.0) for x in range(5, 281)]), 0)
+    assert len(snapshot_at(inputs, 1.1).observation.stop_lines.ends) == 0
 
 
 def test_of_two_turns_behind_one_stop_line_the_light_of_the_routes_own_counts():
@@ -213,40 +172,40 @@ def test_of_two_turns_behind_one_stop_line_the_light_of_the_routes_own_counts():
     assert of_own_turn(lights, {1: 0.01, 2: 0.02}) == {1, 2}  # both follow the route: both lights count
 
 
-def test_without_a_message_or_a_map_lights_are_unknown(drawn):
-    made = car(drawn())
-    scene = seen_at(made, 1.0).observation
+def test_without_a_message_or_a_map_lights_are_unknown(write_map):
+    inputs = car(write_map())
+    scene = snapshot_at(inputs, 1.0).observation
     assert (scene.traffic_lights, scene.stop_lines) == (None, None)
     assert not small(inputs__route_type="path").uses_lights
     by_topic = Inputs(small(inputs__route_type="lanelet", inputs__objects_type="none", cameras__required=False))
     by_topic.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    assert seen_at(by_topic, 1.0).observation is None  # no route without a map
-    by_topic.put("map", map_message(archive(drawn())), 0)
+    assert snapshot_at(by_topic, 1.0).observation is None  # no route without a map
+    by_topic.put("map", map_message(archive(write_map())), 0)
     by_topic.put("route", route_message(*WHOLE_ROUTE), 0)
     by_topic.wait_idle()
-    assert state_seen(by_topic, 1.1) is RED
+    assert state_at(by_topic, 1.1) is RED
 
 
-def test_a_map_without_lights_needs_no_messages_and_one_with_lights_says_that_they_are_missing(drawn):
-    def status(made):
-        return {line.name: line for line in made.statuses(ns(1.0))}["traffic_lights"]
+def test_a_map_without_lights_needs_no_messages_and_one_with_lights_says_that_they_are_missing(write_map):
+    def status(inputs):
+        return {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
 
-    assert status(car(drawn(lights=False))).level is Level.OK
-    missing = status(car(drawn()))
+    assert status(car(write_map(lights=False))).level is Level.OK
+    missing = status(car(write_map()))
     assert (missing.level, missing.message) == (Level.WARN, "traffic_lights: nothing received yet")
 
 
-def test_vector_planners_get_the_lights_of_their_lanes(drawn):
-    made = Inputs(
+def test_vector_planners_get_the_lights_of_their_lanes(write_map):
+    inputs = Inputs(
         override_dotted(
             Config(planner="reflexdiffusion"),
-            {"inputs.lanelet_map": str(drawn()), "inputs.route_type": "lanelet", "inputs.objects_type": "none"},
+            {"inputs.lanelet_map": str(write_map()), "inputs.route_type": "lanelet", "inputs.objects_type": "none"},
         )
     )
-    made.put("route", route_message(*WHOLE_ROUTE), 0)
-    assert not seen_at(made, 0.9).observation.lanes.lights.any()
-    made.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
-    scene = seen_at(made, 1.0).observation
+    inputs.put("route", route_message(*WHOLE_ROUTE), 0)
+    assert not snapshot_at(inputs, 0.9).observation.lanes.lights.any()
+    inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    scene = snapshot_at(inputs, 1.0).observation
     assert sorted(scene.lanes.lights[scene.lanes.valid]) == sorted([RED, GREEN, *[0] * (scene.lanes.valid.sum() - 2)])
     assert (scene.route_lanes.lights == RED).sum() == 1
 
@@ -254,14 +213,14 @@ def test_vector_planners_get_the_lights_of_their_lanes(drawn):
 # --- states that are old, missing or flicker -------------------------------------------------------------------------
 
 
-def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowed(drawn):
-    made = car(drawn(), inputs__lights_max_age_s=0.5)
-    made.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
+def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowed(write_map):
+    inputs = car(write_map(), inputs__lights_max_age_s=0.5)
+    inputs.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
     for seconds in (1.1, 1.2, 1.4):
-        made.put("lights", groups(seconds), ns(seconds))
-        assert state_seen(made, seconds) is GREEN
-    made.put("lights", groups(1.6), ns(1.6))
-    assert state_seen(made, 1.6) is UNKNOWN
+        inputs.put("lights", groups(seconds), ns(seconds))
+        assert state_at(inputs, seconds) is GREEN
+    inputs.put("lights", groups(1.6), ns(1.6))
+    assert state_at(inputs, 1.6) is UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -275,83 +234,83 @@ def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowe
     ],
 )
 def test_an_old_state_is_unknown_and_an_old_red_stays_red_where_the_car_has_to_stop(
-    drawn, last, unknown, after_red, becomes
+    write_map, last, unknown, after_red, becomes
 ):
-    made = car(drawn(), lights__unknown=unknown, lights__unknown_after_red=after_red)
-    made.put("lights", groups(1.0, lamp(last)), ns(1.0))
-    assert state_seen(made, 1.9) is last
-    assert state_seen(made, 2.1) is becomes
-    assert seen_at(made, 2.2).observation.lights_age_s == pytest.approx(1.2)
-    status = {line.name: line for line in made.statuses(ns(2.2))}["traffic_lights"]
+    inputs = car(write_map(), lights__unknown=unknown, lights__unknown_after_red=after_red)
+    inputs.put("lights", groups(1.0, lamp(last)), ns(1.0))
+    assert state_at(inputs, 1.9) is last
+    assert state_at(inputs, 2.1) is becomes
+    assert snapshot_at(inputs, 2.2).observation.lights_age_s == pytest.approx(1.2)
+    status = {line.name: line for line in inputs.statuses(ns(2.2))}["traffic_lights"]
     assert status.level is Level.WARN
     assert "newest is 1.20 s old, allowed 1.00 s" in status.message
 
 
-def test_a_policy_after_red_that_the_planner_could_not_tell_from_unknown_is_refused():
+def test_a_policy_after_red_that_equals_the_one_of_unknown_is_refused():
     with pytest.raises(ConfigError, match="unknown_after_red is 'pass', expected stop or 'caution'"):
         override_dotted(Config(), {"lights.unknown_after_red": "pass"})
 
 
-@pytest.mark.parametrize("known", [RED, AMBER, GREEN])
-def test_a_light_that_is_recognised_in_every_other_message_keeps_its_state(drawn, known):
-    made = car(drawn())
+@pytest.mark.parametrize("state", [RED, AMBER, GREEN])
+def test_a_light_that_is_recognised_in_every_other_message_keeps_its_state(write_map, state):
+    inputs = car(write_map())
     for k in range(10):
-        made.put("lights", groups(1.0 + 0.1 * k, lamp(known if k % 2 == 0 else UNKNOWN)), ns(1.0 + 0.1 * k))
-        assert state_seen(made, 1.0 + 0.1 * k) is known
+        inputs.put("lights", groups(1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN)), ns(1.0 + 0.1 * k))
+        assert state_at(inputs, 1.0 + 0.1 * k) is state
 
 
-def test_a_light_that_turns_green_is_green_at_once(drawn):
-    made = car(drawn())
-    made.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    made.put("lights", groups(1.1, lamp(GREEN)), ns(1.1))
-    assert state_seen(made, 1.1) is GREEN
+def test_a_light_that_turns_green_is_green_at_once(write_map):
+    inputs = car(write_map())
+    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.put("lights", groups(1.1, lamp(GREEN)), ns(1.1))
+    assert state_at(inputs, 1.1) is GREEN
 
 
-def test_every_message_counts_also_those_between_two_plans(drawn):
-    made = car(drawn())
-    made.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    made.put("lights", groups(1.05), ns(1.05))
-    assert state_seen(made, 1.1) is RED
+def test_every_message_counts_also_those_between_two_plans(write_map):
+    inputs = car(write_map())
+    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.put("lights", groups(1.05), ns(1.05))
+    assert state_at(inputs, 1.1) is RED
 
 
-def test_a_restart_forgets_the_lights(drawn):
-    made = car(drawn())
-    made.put("lights", groups(100.0, lamp(RED)), ns(100.0))
-    assert state_seen(made, 100.0) is RED
-    assert seen_at(made, 1.0).observation.traffic_lights is None
+def test_a_restart_forgets_the_lights(write_map):
+    inputs = car(write_map())
+    inputs.put("lights", groups(100.0, lamp(RED)), ns(100.0))
+    assert state_at(inputs, 100.0) is RED
+    assert snapshot_at(inputs, 1.0).observation.traffic_lights is None
 
 
-def test_a_state_from_the_future_is_not_believed(drawn):
-    made = car(drawn())
-    made.put("lights", groups(5.0, lamp(GREEN)), ns(1.0))
-    assert state_seen(made, 1.0) is UNKNOWN
-    status = {line.name: line for line in made.statuses(ns(1.0))}["traffic_lights"]
+def test_a_state_from_the_future_is_not_believed(write_map):
+    inputs = car(write_map())
+    inputs.put("lights", groups(5.0, lamp(GREEN)), ns(1.0))
+    assert state_at(inputs, 1.0) is UNKNOWN
+    status = {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
     assert "in the future" in status.message
 
 
-def test_the_diagnostics_count_groups_and_those_that_the_map_has_not(drawn):
-    made = car(drawn())
+def test_the_diagnostics_count_groups_and_those_that_the_map_has_not(write_map):
+    inputs = car(write_map())
     for k in range(5):
         message = groups(1.0 + 0.1 * k, lamp(GREEN))
         message.traffic_light_groups += groups(1.0, lamp(RED), group=77).traffic_light_groups
-        made.put("lights", message, ns(1.0 + 0.1 * k))
-    status = {line.name: line for line in made.statuses(ns(1.4))}["traffic_lights"]
+        inputs.put("lights", message, ns(1.0 + 0.1 * k))
+    status = {line.name: line for line in inputs.statuses(ns(1.4))}["traffic_lights"]
     assert (status.values["groups"], status.values["groups_not_in_map"]) == ("2", "1")
     assert (status.values["rate_hz"], status.values["age_s"]) == ("10.00", "0.000")
     assert "1 of 2 groups belong to no lanelet of the map" in status.message
 
 
-def test_bytes_that_are_no_lights_are_refused_with_a_sentence(drawn):
-    made = car(drawn())
+def test_bytes_that_are_no_lights_are_refused_with_a_sentence(write_map):
+    inputs = car(write_map())
     data = bytes(serialize_message(groups(1.0, lamp(RED))))
-    assert made.receive("lights", data, ns(1.0)) == ns(1.0)
-    assert made.receive("lights", data[:21], ns(1.1)) is None
-    assert state_seen(made, 1.1) is RED
-    status = {line.name: line for line in made.statuses(ns(1.1))}["traffic_lights"]
+    assert inputs.receive("lights", data, ns(1.0)) == ns(1.0)
+    assert inputs.receive("lights", data[:21], ns(1.1)) is None
+    assert state_at(inputs, 1.1) is RED
+    status = {line.name: line for line in inputs.statuses(ns(1.1))}["traffic_lights"]
     assert "1 messages refused" in status.message
 
 
-def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(drawn):
+def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(write_map):
     def of(count):
         message = groups(1.0)
         for key in range(count):
@@ -359,11 +318,11 @@ def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(drawn):
         return bytes(serialize_message(message))
 
     whole = of(200)
-    assert in_loops(lambda made: made.receive("lights", whole, ns(1.0)), lambda: (car(drawn()),)) < 8.0
-    made = car(drawn())
-    assert made.receive("lights", whole, ns(1.0)) is not None
-    assert made.receive("lights", of(900), ns(1.1)) is None
-    status = {line.name: line for line in made.statuses(ns(1.1))}["traffic_lights"]
+    assert in_loops(lambda inputs: inputs.receive("lights", whole, ns(1.0)), lambda: (car(write_map()),)) < 8.0
+    inputs = car(write_map())
+    assert inputs.receive("lights", whole, ns(1.0)) is not None
+    assert inputs.receive("lights", of(900), ns(1.1)) is None
+    status = {line.name: line for line in inputs.statuses(ns(1.1))}["traffic_lights"]
     assert "a message of at least 2005 items is not read, at most 2000 are: send fewer" in status.message
 
 
@@ -371,12 +330,12 @@ def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(drawn):
 
 
 def limit_at(scene, x):
-    """The limit of the route at this place ahead of the car, m."""
+    """The limit of the route at this distance ahead of the car, m."""
     return scene.route_limits_mps[np.searchsorted(scene.route[:, 0], x, side="right") - 1]
 
 
-def test_limits_along_the_route_are_those_of_the_map_and_where_it_has_none_the_setting(drawn):
-    scene = seen_at(car(drawn(), speed_limit_mps=10.0), 1.0).observation
+def test_limits_along_the_route_are_those_of_the_map_and_where_it_has_none_the_setting(write_map):
+    scene = snapshot_at(car(write_map(), speed_limit_mps=10.0), 1.0).observation
     assert limit_at(scene, 20.0) == pytest.approx(50 / 3.6)
     assert limit_at(scene, 50.0) == 10.0  # inside the junction
     assert limit_at(scene, 80.0) == pytest.approx(30 / 3.6)
@@ -384,55 +343,55 @@ def test_limits_along_the_route_are_those_of_the_map_and_where_it_has_none_the_s
 
 
 @pytest.mark.parametrize("path", [False, True])
-def test_the_operators_limit_holds_everywhere_and_zero_means_stop(drawn, path):
-    made = car(drawn(), path=path, speed_limit_mps=12.0)
-    assert (seen_at(made, 1.0).observation.route_limits_mps > 5.0).all()
-    made.put("max_velocity", VelocityLimit(max_velocity=4.0), 0)
-    scene = seen_at(made, 1.1).observation
+def test_the_operators_limit_holds_everywhere_and_zero_means_stop(write_map, path):
+    inputs = car(write_map(), path=path, speed_limit_mps=12.0)
+    assert (snapshot_at(inputs, 1.0).observation.route_limits_mps > 5.0).all()
+    inputs.put("max_velocity", VelocityLimit(max_velocity=4.0), 0)
+    scene = snapshot_at(inputs, 1.1).observation
     assert (scene.route_limits_mps == 4.0).all()
     assert scene.speed_limit_mps == 4.0
-    made.put("max_velocity", VelocityLimit(max_velocity=0.0), 0)
-    scene = seen_at(made, 1.2).observation
+    inputs.put("max_velocity", VelocityLimit(max_velocity=0.0), 0)
+    scene = snapshot_at(inputs, 1.2).observation
     assert (scene.route_limits_mps == 0.0).all()
     assert scene.speed_limit_mps == 0.5  # planners divide by it
-    status = {line.name: line for line in made.statuses(ns(1.2))}["max_velocity"]
+    status = {line.name: line for line in inputs.statuses(ns(1.2))}["max_velocity"]
     assert (status.level, status.values["limit_mps"]) == (Level.OK, "0.00")
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_a_limit_that_is_none_is_refused_and_the_one_before_it_stays(drawn, value):
-    made = car(drawn())
-    made.put("max_velocity", VelocityLimit(max_velocity=3.0), ns(1.0))
-    made.put("max_velocity", VelocityLimit(max_velocity=value), ns(1.0))
-    assert (seen_at(made, 1.0).observation.route_limits_mps == 3.0).all()
-    status = {line.name: line for line in made.statuses(ns(1.0))}["max_velocity"]
+def test_a_limit_that_is_none_is_refused_and_the_one_before_it_stays(write_map, value):
+    inputs = car(write_map())
+    inputs.put("max_velocity", VelocityLimit(max_velocity=3.0), ns(1.0))
+    inputs.put("max_velocity", VelocityLimit(max_velocity=value), ns(1.0))
+    assert (snapshot_at(inputs, 1.0).observation.route_limits_mps == 3.0).all()
+    status = {line.name: line for line in inputs.statuses(ns(1.0))}["max_velocity"]
     assert status.level is Level.WARN
     assert f"a limit of {value:g} m/s cannot be used: publish 0 (stop) or more" in status.message
 
 
 @pytest.mark.parametrize("path", [False, True])
-def test_the_route_ends_where_its_goal_is_in_reach(drawn, path):
-    made = car(drawn(), path=path)
-    assert not seen_at(made, 1.0, x=10.0).observation.route_ends
-    scene = seen_at(made, 1.1, x=100.0).observation
+def test_the_route_ends_where_its_goal_is_in_reach(write_map, path):
+    inputs = car(write_map(), path=path)
+    assert not snapshot_at(inputs, 1.0, x=10.0).observation.route_ends
+    scene = snapshot_at(inputs, 1.1, x=100.0).observation
     assert scene.route_ends
     assert scene.route[-1, 0] == pytest.approx(180.0, abs=0.1)
 
 
 @pytest.mark.parametrize("path", [False, True])
-def test_a_car_past_its_goal_asks_for_a_new_one(drawn, path):
-    made = car(drawn(), path=path)
-    assert seen_at(made, 1.0, x=281.5).observation is not None
-    found = seen_at(made, 1.1, x=283.0)
-    assert found.observation is None
-    assert found.problems == (
+def test_a_car_past_its_goal_asks_for_a_new_one(write_map, path):
+    inputs = car(write_map(), path=path)
+    assert snapshot_at(inputs, 1.0, x=281.5).observation is not None
+    snapshot = snapshot_at(inputs, 1.1, x=283.0)
+    assert snapshot.observation is None
+    assert snapshot.problems == (
         "route: the car is 3.0 m past the end of its route, at most 2 m are allowed: set a new goal",
     )
-    assert found.ego is not None  # enough for a stop plan
-    assert seen_at(made, 1.2, x=279.0).observation is not None
+    assert snapshot.ego is not None  # enough for a stop plan
+    assert snapshot_at(inputs, 1.2, x=279.0).observation is not None
 
 
-def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves_it_in_force(drawn):
+def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves_it_in_force(write_map):
     """Items are its segments and all lanelets of them."""
 
     def with_lanelets(items):
@@ -443,11 +402,11 @@ def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves
         message.segments[0].primitives += [LaneletPrimitive(id=10**6 + k) for k in range(others)]
         return serialize_message(message)
 
-    made = car(drawn())
-    assert made.receive("route", with_lanelets(19_999), ns(1.0)) is not None
-    assert seen_at(made, 1.0).observation is not None
-    assert made.receive("route", with_lanelets(20_001), ns(1.1)) is None
-    assert seen_at(made, 1.1).observation is not None
-    status = {line.name: line for line in made.statuses(ns(1.1))}["route"]
+    inputs = car(write_map())
+    assert inputs.receive("route", with_lanelets(19_999), ns(1.0)) is not None
+    assert snapshot_at(inputs, 1.0).observation is not None
+    assert inputs.receive("route", with_lanelets(20_001), ns(1.1)) is None
+    assert snapshot_at(inputs, 1.1).observation is not None
+    status = {line.name: line for line in inputs.statuses(ns(1.1))}["route"]
     assert status.level is Level.WARN
     assert "a message of at least 20001 items is not read, at most 20000 are" in status.message

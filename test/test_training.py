@@ -37,7 +37,7 @@ from tiny_training import (  # noqa: F401 (fixtures)
 from torch import nn
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet

@@ -15,13 +15,13 @@ from rich.console import Console
 from tiny_training import command, network, prepare, source, two_sets, weights  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.data import cache
 from reflectdrive_ros.features import images as features
-from reflectdrive_ros.files import lock_folder
+from reflectdrive_ros.infra.files import lock_folder
+from reflectdrive_ros.infra.signals import Stopped
 from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.vision import VisionConfig
-from reflectdrive_ros.stopping import Stopped
 from reflectdrive_ros.training import run_log, settings, sft, token_runs, train_state
 
 HEAD = run_log.all_columns(sft.COLUMNS)

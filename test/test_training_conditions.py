@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed (pip install -e .[tr
 from std_msgs.msg import String
 from tiny_net import tiny_net
 
-from reflectdrive_ros.config import ConfigError
+from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.deploy.export import describe_model
 from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model.token.rollout import Decoding

@@ -9,15 +9,15 @@ import torch
 from tiny_net import tiny_net
 from tiny_training import SCENES, SHAPE, equal, make_set, prepare, scenes_ready, source, two_sets  # noqa: F401 (fixtures)
 
+from reflectdrive_ros.core.domain import Command
+from reflectdrive_ros.core.tokens import Codebook
 from reflectdrive_ros.data import cache, shards
 from reflectdrive_ros.data.shards import SetError
-from reflectdrive_ros.domain import Command
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.tokens import Codebook
 from reflectdrive_ros.training import data, self_drafts
 from reflectdrive_ros.training import goal_scores as worths
 

@@ -27,20 +27,20 @@ from engine_graphs import (  # noqa: F401 (fixtures)
     scene,
 )
 from fake_gpu import USED, FakeDriver, FakeTensorRT, driver, trt  # noqa: F401 (fixtures)
+from network_inputs import camera_images
 from scenes import Clock, observation
-from test_features import camera_images
 from tiny_graphs import unknown_to_tensorrt
 from tiny_net import assert_same_answer
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import export as export_run
+from reflectdrive_ros.core.domain import PlanSource
+from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.deploy import engines
 from reflectdrive_ros.deploy.export import PRECISIONS
-from reflectdrive_ros.domain import PlanSource
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import required_graphs, sha256_of
 from reflectdrive_ros.planning.planner import PlanningError
-from reflectdrive_ros.recipe_config import DecodingConfig
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.network import synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
@@ -189,8 +189,8 @@ def test_without_a_driver_tensorrt_is_never_imported(cards, tmp_path):
         "    def find_spec(self, name, path=None, target=None):\n"
         "        assert name.split('.')[0] != 'tensorrt', 'imported'\n"
         "sys.meta_path.insert(0, Bomb())\n"
-        "from reflectdrive_ros.config import ModelConfig\n"
-        "from reflectdrive_ros.recipe_config import DecodingConfig\n"
+        "from reflectdrive_ros.core.config import ModelConfig\n"
+        "from reflectdrive_ros.core.recipe_config import DecodingConfig\n"
         "from reflectdrive_ros.runtime import network as backend\n"
         "from reflectdrive_ros.runtime.trt import cuda_device\n"
         "cuda_device.LIBRARY = 'libcuda-that-is-not-there.so.1'\n"

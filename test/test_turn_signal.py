@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenes import ego, turning_route
 
-from reflectdrive_ros import geometry
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
 from reflectdrive_ros.ros.inputs.route import MapRoute, bend_ahead, route_around_ego
 from reflectdrive_ros.ros.turn_signal import HOLD_S, TurnSignal

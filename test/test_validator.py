@@ -6,8 +6,8 @@ from own_bags import short_bag
 from rich.console import Console
 from scenes import config, ego
 
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.domain import PlanSource, StepKind, Verdict
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.record import ReplayFrame

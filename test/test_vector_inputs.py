@@ -4,25 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import cars, ego, observation, straight_route
+from scenes import cars, ego, lanes, observation, straight_route
 
-from reflectdrive_ros.domain import AgentHistory, AgentKind, Agents, LanePolylines, LightState
+from reflectdrive_ros.core.domain import AgentHistory, AgentKind, Agents, LightState
+from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import OFF_ROUTE_M, agent_order, ego_row, vector_inputs
-from reflectdrive_ros.lanes import LANE_POINTS
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(agents=6, static_objects=3, lanes=8, route_lanes=4, predicted_agents=2, future_steps=40)
 GREEN, AMBER, RED, UNKNOWN = 8, 9, 10, 11  # columns of a lane point
-
-
-def lanes(*rows, points=LANE_POINTS, pad=2):
-    """Straight lanes along +x from (begin x, y, length, width, limit, light) rows, and rows of padding."""
-    table = np.array(rows, float).reshape(-1, 6)
-    x = table[:, :1] + table[:, 2:3] * np.linspace(0.0, 1.0, points)
-    line = np.stack([x, np.broadcast_to(table[:, 1:2], x.shape)], axis=-1)
-    full = np.concatenate([line, np.zeros((pad, points, 2))])
-    widths, limits, lights = (np.concatenate([table[:, k], np.zeros(pad)]) for k in (3, 4, 5))
-    return LanePolylines(full, widths, limits, lights.astype(np.int64), np.arange(len(full)) < len(table))
 
 
 def seen_always(agents):

@@ -13,15 +13,15 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
+from lanelet_maps import TWO_LANES, drive, ends_of_the_site, ids_along_the_site, osm, route_message, settings
 from map_archives import archive, cut, scrambled
-from test_lanelet_map import TWO_LANES, drive, ends_of_the_site, ids_along_the_site, osm, route_message, settings
 
-from reflectdrive_ros.ros import vector_map, vector_map_reader
-from reflectdrive_ros.ros.convert import BadMessage
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelet_map import LaneletMap
-from reflectdrive_ros.ros.lanelets import Lanelet, MapElements, pack, unpack
-from reflectdrive_ros.ros.vector_map import SOURCE, read_elements
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.maps import vector_map, vector_map_reader
+from reflectdrive_ros.maps.lanelet_elements import Lanelet, MapElements, pack, unpack
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.lanelet_map import LaneletMap
+from reflectdrive_ros.maps.vector_map import SOURCE, read_elements
 
 lanelet2 = pytest.importorskip("lanelet2")
 
@@ -36,9 +36,9 @@ def test_route_and_road_from_the_topic_are_those_from_the_file():
         np.testing.assert_array_equal(mine, theirs)
     for lanelet in (*by_topic.lanelets.values(), *by_file.lanelets.values()):
         assert {*lanelet.left_z_m, *lanelet.right_z_m} == {100.0}
-    places = drive()[1]
-    for place in places[:: len(places) // 5]:
-        mine, theirs = ([p.wkb for p in some.road_near(place, 250.0)] for some in (by_topic, by_file))
+    positions = drive()[1]
+    for position in positions[:: len(positions) // 5]:
+        mine, theirs = ([p.wkb for p in some.road_near(position, 250.0)] for some in (by_topic, by_file))
         assert sorted(mine) == sorted(theirs)
         assert len(mine) > 10
 
@@ -46,16 +46,16 @@ def test_route_and_road_from_the_topic_are_those_from_the_file():
 def test_an_intersection_area_is_road_where_no_lanelet_is(tmp_path):
     """Drawn as in Autoware's maps: a closed way with the tags type and area. Polygons of other types are no road."""
     corners = {"intersection_area": (100.0, 7.0), "detection_area": (150.0, 7.0)}
-    drawn = ""
+    elements = ""
     for first, (kind, (x, y)) in zip((9000, 9100), corners.items(), strict=True):
         ring = ((x, y), (x + 10.0, y), (x + 10.0, y + 6.0), (x, y + 6.0))
         for name, (px, py) in enumerate(ring, first):
-            place = f'<tag k="local_x" v="{px}"/><tag k="local_y" v="{py}"/>'
-            drawn += f'<node id="{name}" lat="" lon="">{place}</node>'
+            tags = f'<tag k="local_x" v="{px}"/><tag k="local_y" v="{py}"/>'
+            elements += f'<node id="{name}" lat="" lon="">{tags}</node>'
         refs = "".join(f'<nd ref="{name}"/>' for name in (*range(first, first + 4), first))
-        drawn += f'<way id="{first + 50}">{refs}<tag k="type" v="{kind}"/><tag k="area" v="yes"/></way>'
+        elements += f'<way id="{first + 50}">{refs}<tag k="type" v="{kind}"/><tag k="area" v="yes"/></way>'
     file = tmp_path / "areas.osm"
-    file.write_text(osm(TWO_LANES).replace("</osm>", f"{drawn}</osm>"))
+    file.write_text(osm(TWO_LANES).replace("</osm>", f"{elements}</osm>"))
     for read in (load_map(settings(file)), LaneletMap(read_elements(archive(file)), SOURCE)):
         road = shapely.union_all(read.road_near(np.zeros(2), 500.0))
         assert road.contains(shapely.Point(105.0, 11.0))
@@ -68,28 +68,28 @@ def test_limits_centrelines_and_who_may_drive_there_come_along(tmp_path):
     begin = crossing.index('<relation id="5">')
     file = tmp_path / "crossing.osm"
     file.write_text(crossing[:begin] + crossing[begin:].replace('v="road"', 'v="crosswalk"'))
-    found = read_elements(archive(file)).lanelets
-    assert found.keys() == {1, 2, 3, 4, 5}
-    assert [found[k].limit_mps for k in (1, 2)] == pytest.approx([50 / 3.6, 20 * 0.44704])
-    assert np.isnan(found[3].limit_mps)
-    np.testing.assert_allclose(found[4].centerline, [(100.0, 4.5), (200.0, 4.5)])
-    assert len(found[1].centerline) == 0
-    assert [found[k].for_cars for k in found] == [k != 5 for k in found]
+    lanelets = read_elements(archive(file)).lanelets
+    assert lanelets.keys() == {1, 2, 3, 4, 5}
+    assert [lanelets[k].limit_mps for k in (1, 2)] == pytest.approx([50 / 3.6, 20 * 0.44704])
+    assert np.isnan(lanelets[3].limit_mps)
+    np.testing.assert_allclose(lanelets[4].centerline, [(100.0, 4.5), (200.0, 4.5)])
+    assert len(lanelets[1].centerline) == 0
+    assert [lanelets[k].for_cars for k in lanelets] == [k != 5 for k in lanelets]
 
 
 def test_a_centreline_that_autowares_loader_computed_does_not_cut_bends():
-    """The loader gives every lanelet one, a point every 5 m; only a drawn one is another way than the middle."""
+    """The loader gives every lanelet one, a point every 5 m; only one from the map differs from the middle."""
     angles = np.linspace(0.0, np.pi / 2, 40)
     round_the_corner = np.stack([np.sin(angles), 1.0 - np.cos(angles)], axis=1)
     left, right = 8.0 * round_the_corner + (0.0, 2.0), 12.0 * round_the_corner - (0.0, 2.0)
     coarse = 10.0 * round_the_corner[:: len(angles) // 3]
     plain = Lanelet(left, right, np.zeros((0, 2)), True, np.nan, np.zeros(len(left)), np.zeros(len(right)))
-    drawn = np.array([(0.0, 1.5), (7.0, 3.0), (8.5, 10.0)])
-    kinds = {1: plain, 2: replace(plain, centerline=coarse), 3: replace(plain, centerline=drawn)}
+    explicit_line = np.array([(0.0, 1.5), (7.0, 3.0), (8.5, 10.0)])
+    kinds = {1: plain, 2: replace(plain, centerline=coarse), 3: replace(plain, centerline=explicit_line)}
     by_kind = LaneletMap(MapElements(kinds), SOURCE)
     lanes = [by_kind._lane(k)[:, :2] for k in (1, 2, 3)]
     np.testing.assert_array_equal(lanes[0], lanes[1])
-    np.testing.assert_allclose(lanes[2][[0, -1]], drawn[[0, -1]])
+    np.testing.assert_allclose(lanes[2][[0, -1]], explicit_line[[0, -1]])
 
 
 lines = st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), max_size=4).map(
@@ -171,7 +171,7 @@ def with_rules(tmp_path):
 
 
 def greedy():
-    """A string in it that says it is a terabyte long."""
+    """A string in it with a length field of a terabyte."""
     at = archive().index(b"local_x") - 8
     return archive()[:at] + struct.pack("<Q", 1 << 40) + archive()[at + 8 :]
 
@@ -188,7 +188,7 @@ def archive_of_text(text):
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("make_bytes", "words"),
     [
         (lambda: b"", "it is empty: check its publisher, or set inputs.lanelet_map"),
         (lambda: random.Random(0).randbytes(100_000), "it does not start like a map of lanelet2"),
@@ -202,23 +202,23 @@ def archive_of_text(text):
         (lambda: archive_of_text(osm(TWO_LANES).replace('"0.0"', '"nan"')), "it has points at NaN or infinity"),
     ],
 )
-def test_bytes_that_are_no_map_cost_a_sentence(temporary, made, words):
-    data = made()
-    with pytest.raises(BadMessage) as told:
+def test_bytes_that_are_no_map_cost_a_sentence(temporary, make_bytes, words):
+    data = make_bytes()
+    with pytest.raises(BadMessage) as error:
         read_elements(data)
-    assert str(told.value).startswith("the map cannot be read: ")
-    assert words in str(told.value)
-    assert "\n" not in str(told.value)
+    assert str(error.value).startswith("the map cannot be read: ")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_rule_that_lanelet2_does_not_know_is_named_with_what_to_install(with_rules):
     assert read_elements(with_rules).lanelets.keys() == TWO_LANES.keys()
-    with pytest.raises(BadMessage) as told:
+    with pytest.raises(BadMessage) as error:
         read_elements(
             with_rules.replace(b"right_of_way\x04", b"road_marking\x04").replace(b"right_of_way", b"road_marking")
         )
-    assert "lanelet2 does not know its rule 'road_marking'" in str(told.value)
-    assert "install the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map" in str(told.value)
+    assert "lanelet2 does not know its rule 'road_marking'" in str(error.value)
+    assert "install the ROS package autoware_lanelet2_extension_python, or set inputs.lanelet_map" in str(error.value)
 
 
 def test_autowares_rules_are_registered_where_they_are_installed(with_rules, tmp_path, monkeypatch):
@@ -251,14 +251,14 @@ def test_what_the_reader_left_is_believed_only_if_it_is_whole(temporary, monkeyp
 
 
 def test_the_archive_is_nobody_elses_to_read_and_gone_afterwards(tmp_path, monkeypatch):
-    seen = []
+    modes = []
 
     def load(name, projector):
-        seen.append(stat.S_IMODE(Path(name).stat().st_mode))
+        modes.append(stat.S_IMODE(Path(name).stat().st_mode))
         raise RuntimeError("input stream error")
 
     monkeypatch.setattr(lanelet2.io, "load", load)
     with pytest.raises(vector_map_reader.UnreadableMap):
         vector_map_reader.read(archive(), tmp_path / "map.bin")
-    assert seen == [0o600]
+    assert modes == [0o600]
     assert not (tmp_path / "map.bin").exists()

@@ -8,29 +8,30 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from input_stream import small
+from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message, settings
 from map_archives import archive, cut, map_message, scrambled
 from messages import acceleration, ns, odometry, route
 from rclpy.serialization import serialize_message
 from rich.console import Console
 from scenes import Clock
-from test_inputs import small
-from test_lanelet_map import MAP, TWO_LANES, drive, driven_ids, osm, route_message, settings
 
-from reflectdrive_ros import geometry
 from reflectdrive_ros.cli import replay
-from reflectdrive_ros.domain import PlanSource, Verdict
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.domain import PlanSource, Verdict
+from reflectdrive_ros.maps import vector_map
+from reflectdrive_ros.maps.lanelet_elements import MapElements
+from reflectdrive_ros.maps.lanelet_file import load_map
+from reflectdrive_ros.maps.vector_map import VectorMap, read_elements
 from reflectdrive_ros.replay import engine, recorded_world
 from reflectdrive_ros.replay.bag_topics import known_sources
 from reflectdrive_ros.replay.node import Harness
-from reflectdrive_ros.ros import convert, topics, vector_map
+from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.lanelet_file import load_map
-from reflectdrive_ros.ros.lanelets import MapElements
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.processes import running_node
-from reflectdrive_ros.ros.vector_map import VectorMap, read_elements
 from reflectdrive_ros.runtime import cli_args as words_given
 
 
@@ -61,8 +62,8 @@ def drive_on(inputs, k):
 
 
 def the_route():
-    places = drive()[1]
-    return route_message(driven_ids(), places[0], places[-1])
+    positions = drive()[1]
+    return route_message(driven_ids(), positions[0], positions[-1])
 
 
 def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeypatch):
@@ -92,7 +93,7 @@ def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeyp
 
 
 def test_an_observation_by_the_topic_is_the_one_by_the_file():
-    seen = []
+    observations = []
     for file in ("", str(MAP)):
         _, inputs = lanelet_car(inputs__drivable_type="map", inputs__lanelet_map=file)
         inputs.put("route", the_route(), 0)
@@ -101,9 +102,9 @@ def test_an_observation_by_the_topic_is_the_one_by_the_file():
         for k in range(2):
             inputs.wait_idle()
             snapshot, _ = drive_on(inputs, k)
-        seen.append(snapshot.observation)
-    np.testing.assert_array_equal(seen[0].route, seen[1].route)
-    np.testing.assert_array_equal(seen[0].drivable.distance_m, seen[1].drivable.distance_m)
+        observations.append(snapshot.observation)
+    np.testing.assert_array_equal(observations[0].route, observations[1].route)
+    np.testing.assert_array_equal(observations[0].drivable.distance_m, observations[1].drivable.distance_m)
 
 
 DAMAGED = [
@@ -247,13 +248,13 @@ def bag(tmp_path_factory):
     """Four seconds of the recorded drive with Autoware's map and a LaneletRoute."""
     messages, _ = drive()
     path = tmp_path_factory.mktemp("vector_map") / "bag"
-    begun_ns = convert.stamp_ns(messages[0].header)
+    start_ns = convert.stamp_ns(messages[0].header)
     with BagWriter(path) as writer:
         writer.add_topic("/localization/kinematic_state", "nav_msgs/msg/Odometry")
         writer.add_topic("/planning/mission_planning/route", topics.ROUTE_TYPES["lanelet"], latched=True)
         writer.add_topic("/map/vector_map", topics.MAP_TYPE, latched=True)
-        writer.write("/map/vector_map", begun_ns, map_message())
-        writer.write("/planning/mission_planning/route", begun_ns, the_route())
+        writer.write("/map/vector_map", start_ns, map_message())
+        writer.write("/planning/mission_planning/route", start_ns, the_route())
         for message in messages[:160]:
             writer.write("/localization/kinematic_state", convert.stamp_ns(message.header), message)
     return path
@@ -277,11 +278,11 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
     np.testing.assert_array_equal(by_topic[0].route, by_file.route)
 
 
-def test_plans_are_scored_against_the_bags_map_whatever_the_planner_asked_for(bag):
+def test_plans_are_scored_against_the_bags_map_whatever_the_planner_reads(bag):
     with BagReader(bag) as reader:
         part = recorded_world.BagSlice(reader, known_sources(reader))
-        known = recorded_world.find_map(part, small())
-    assert known.lanelets.keys() == load_map(settings()).lanelets.keys()
+        vector_map = recorded_world.find_map(part, small())
+    assert vector_map.lanelets.keys() == load_map(settings()).lanelets.keys()
 
 
 def test_a_bag_without_a_map_says_how_to_give_one(tmp_path):
@@ -310,8 +311,8 @@ def test_the_node_takes_map_and_route_from_autoware_and_drives_on_by_them_after_
     recorded = drive()[0][400]
     log = tmp_path / "node.log"
 
-    def until(wanted, timeout_s=60.0):
-        """Send where the car stands until plan and diagnostics are as wanted; the plan."""
+    def until(condition, timeout_s=60.0):
+        """Send the car's pose until plan and diagnostics meet a condition; returns the plan."""
         deadline = time.perf_counter() + timeout_s
         lines, newest = {}, None
         while time.perf_counter() < deadline:
@@ -320,9 +321,9 @@ def test_the_node_takes_map_and_route_from_autoware_and_drives_on_by_them_after_
             time.sleep(0.05)
             if harness.received["status"] and harness.received["diagnostics"]:
                 newest = harness.received["status"][-1][1]
-                told = harness.received["diagnostics"][-1][1].status
-                lines = {status.name.partition(": ")[2]: status.message for status in told}
-                if wanted(newest, lines):
+                statuses = harness.received["diagnostics"][-1][1].status
+                lines = {status.name.partition(": ")[2]: status.message for status in statuses}
+                if condition(newest, lines):
                     return harness.received["trajectory"][-1][1]
         return pytest.fail(f"not so within {timeout_s} s: {newest}, {lines}; {log.read_text()}")
 

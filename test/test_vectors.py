@@ -5,23 +5,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import shapely
+from lanelet_maps import drive, driven_ids, line_of, route_message, settings
 from messages import ns, odometry, predicted_objects
 from scenes import cars, ego
-from test_default_planner import GRAPHS, SCENES
-from test_lanelet_map import drive, driven_ids, line_of, route_message, settings
-from test_tracks import MAPPED
+from shipped_planner import GRAPHS, SCENES
+from track_files import MAPPED
 
-from reflectdrive_ros import geometry, kinematics, planning
-from reflectdrive_ros.agent_history import GAP_MAX_S, AgentHistoryBuffer
+from reflectdrive_ros import planning
 from reflectdrive_ros.bench import parity
 from reflectdrive_ros.cli.eval import Console
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.agent_history import GAP_MAX_S, AgentHistoryBuffer
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import AgentHistory, LightState, Observation
+from reflectdrive_ros.core.lanes import LANE_RADIUS_M, LANES_MAX, ROUTE_LANES_MAX, SEGMENT_M, Lane, LaneSegments
 from reflectdrive_ros.data import real_tracks, scene_lanes
 from reflectdrive_ros.data.scene import NOW
-from reflectdrive_ros.domain import AgentHistory, LightState, Observation
 from reflectdrive_ros.evaluation import driving_scores
 from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
-from reflectdrive_ros.lanes import LANE_RADIUS_M, LANES_MAX, ROUTE_LANES_MAX, SEGMENT_M, Lane, LaneSegments
 from reflectdrive_ros.planning import get_planner
 from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.ros.inputs import snapshot
@@ -35,18 +36,18 @@ HERE = np.zeros(3)
 VECTORS = ("lanes", "route_lanes", "history", "traffic_lights", "stop_lines")
 
 
-def given(observation):
+def field_names(observation):
     """The names of those of VECTORS that an observation has."""
     return [name for name in VECTORS if getattr(observation, name) is not None]
 
 
 def outside_m(lanes, points):
-    """(N,) metres by which points lie beside the nearest lane, negative within it."""
+    """(N,) metres by which points lie outside the nearest lane, negative within it."""
     least = np.full(len(points), np.inf)
     for line, width_m in zip(lanes.points[lanes.valid], lanes.widths_m[lanes.valid], strict=True):
         at_m, offset_m = geometry.project(line, points)
-        beside = (at_m > -1.0) & (at_m < geometry.arc_lengths(line)[-1] + 1.0)
-        least = np.minimum(least, np.where(beside, np.abs(offset_m) - 0.5 * width_m, np.inf))
+        alongside = (at_m > -1.0) & (at_m < geometry.arc_lengths(line)[-1] + 1.0)
+        least = np.minimum(least, np.where(alongside, np.abs(offset_m) - 0.5 * width_m, np.inf))
     return least
 
 
@@ -57,14 +58,14 @@ def stored():
 
 @pytest.fixture(scope="module")
 def driven():
-    """A world after three seconds, and what was seen on the way: stamp -> tracking id -> pose in the map."""
+    """A world after three seconds, and the poses observed until then: stamp -> tracking id -> pose in the map."""
     with World(WorldOptions(seed=2, town="closed-loop-00002")) as world:
-        seen = {}
+        poses_by_stamp = {}
         for _ in range(30):
             actors = world.snapshot.actors
-            seen[world.stamp_ns] = dict(zip(actors.ids.tolist(), actors.poses, strict=True))
+            poses_by_stamp[world.stamp_ns] = dict(zip(actors.ids.tolist(), actors.poses, strict=True))
             world.step(None)
-        yield world, seen
+        yield world, poses_by_stamp
 
 
 # --- lanes -----------------------------------------------------------------------------------------------------------
@@ -75,29 +76,29 @@ def straight_lane(length_m, y=0.0, limit_mps=None, width_m=3.0):
     return Lane(line, (shapely.LineString(line).buffer(width_m / 2, cap_style="flat"),), (), (), (), limit_mps)
 
 
-def test_long_lanes_are_cut_and_padding_is_told_from_lanes():
+def test_long_lanes_are_cut_and_padding_is_not_valid():
     segments = LaneSegments.of(
         {7: straight_lane(2.2 * SEGMENT_M, limit_mps=8.0), 9: straight_lane(20.0, 4.0), 3: straight_lane(0.1)}
     )
     assert segments.keys.tolist() == [7, 7, 7, 9]
-    found = segments.near(np.array([10.0, 1.0, np.pi / 2]), {9: LightState.GREEN})
-    assert (len(found.valid), found.valid.sum()) == (LANES_MAX, 4)
-    np.testing.assert_allclose(found.points[0, 0], [-1.0, 10.0])  # of the nearest: the car faces to the left of it
-    np.testing.assert_allclose(found.widths_m[:4], 3.0)
-    assert found.speed_limits_mps[:4].tolist() == [8.0, 0.0, 8.0, 8.0]
-    assert found.lights[:4].tolist() == [0, LightState.GREEN, 0, 0]
-    assert not found.points[4:].any()
+    polylines = segments.near(np.array([10.0, 1.0, np.pi / 2]), {9: LightState.GREEN})
+    assert (len(polylines.valid), polylines.valid.sum()) == (LANES_MAX, 4)
+    np.testing.assert_allclose(polylines.points[0, 0], [-1.0, 10.0])  # of the nearest: the car faces to the left of it
+    np.testing.assert_allclose(polylines.widths_m[:4], 3.0)
+    assert polylines.speed_limits_mps[:4].tolist() == [8.0, 0.0, 8.0, 8.0]
+    assert polylines.lights[:4].tolist() == [0, LightState.GREEN, 0, 0]
+    assert not polylines.points[4:].any()
     assert not LaneSegments.of({}).near(HERE).valid.any()
 
 
-def test_of_many_lanes_the_nearest_are_told_and_none_beyond_reach():
+def test_of_many_lanes_the_nearest_are_selected_and_none_beyond_reach():
     lanes = {key: straight_lane(20.0, 2.0 * (key - 75)) for key in range(150)}
-    found = LaneSegments.of(lanes).near(HERE)
-    assert found.valid.all()
-    away_m = np.hypot(*found.points.transpose(2, 0, 1)).min(axis=1)
+    polylines = LaneSegments.of(lanes).near(HERE)
+    assert polylines.valid.all()
+    away_m = np.hypot(*polylines.points.transpose(2, 0, 1)).min(axis=1)
     assert (np.diff(away_m) >= -1e-9).all()
     assert away_m.max() <= LANE_RADIUS_M
-    assert len(np.unique(found.points[:, 0, 1])) == LANES_MAX
+    assert len(np.unique(polylines.points[:, 0, 1])) == LANES_MAX
 
 
 def test_route_lanes_come_in_the_order_of_the_route_and_not_from_behind():
@@ -107,12 +108,12 @@ def test_route_lanes_come_in_the_order_of_the_route_and_not_from_behind():
         for key, lane in lanes.items()
     }
     route = np.array([[-50.0, 0.0], [200.0, 0.0]])
-    found = LaneSegments.of(moved).along(route, (0, 1, 2, 4), np.array([10.0, 0.0, 0.0]))
-    assert len(found.valid) == ROUTE_LANES_MAX
-    assert found.points[found.valid][:, 0, 0].tolist() == [-10.0, 30.0, 70.0]
+    polylines = LaneSegments.of(moved).along(route, (0, 1, 2, 4), np.array([10.0, 0.0, 0.0]))
+    assert len(polylines.valid) == ROUTE_LANES_MAX
+    assert polylines.points[polylines.valid][:, 0, 0].tolist() == [-10.0, 30.0, 70.0]
 
 
-def test_a_ring_of_a_scene_tells_its_lane_and_which_way_it_is_driven(driven):
+def test_a_ring_of_a_scene_gives_its_lane_and_driving_direction(driven):
     world, _ = driven
     lanes = [lane.lane for lane in world.road_map.lanes.values() if geometry.arc_lengths(lane.lane.centerline)[-1] > 1]
     recovered = 0
@@ -134,30 +135,30 @@ def test_a_ring_of_a_scene_tells_its_lane_and_which_way_it_is_driven(driven):
         assert scene_lanes.centerline_of(pointed) is None  # it starts in a point
 
 
-def test_lanes_of_stored_scenes_hold_the_experts_way_and_route_lanes_the_route(stored):
+def test_lanes_of_stored_scenes_contain_the_experts_path_and_route_lanes_the_route(stored):
     for scene in stored:
-        seen = observe(scene, "objects", with_drivable=False, with_vectors=True)
-        assert outside_m(seen.lanes, scene.expert[:, :2]).max() < 0.0
+        observation = observe(scene, "objects", with_drivable=False, with_vectors=True)
+        assert outside_m(observation.lanes, scene.expert[:, :2]).max() < 0.0
         along_m, _ = geometry.project(scene.route, np.zeros((1, 2)))
         ahead = geometry.sample(scene.route, along_m + np.arange(4.0, 50.0, 2.0))[:, :2]
-        assert outside_m(seen.route_lanes, ahead).max() < 0.0
-        assert not np.isin(seen.route_lanes.lights, [LightState.AMBER, LightState.GREEN]).any()
+        assert outside_m(observation.route_lanes, ahead).max() < 0.0
+        assert not np.isin(observation.route_lanes.lights, [LightState.AMBER, LightState.GREEN]).any()
 
 
 def test_lanes_of_a_world_are_those_of_its_map_and_hold_its_route(driven):
     world, _ = driven
-    seen = world.observation(vectors=True)
-    at_m, _ = geometry.project(seen.route, np.zeros((1, 2)))
-    ahead = geometry.sample(seen.route, at_m + np.arange(0.0, 60.0, 2.0))[:, :2]
-    assert outside_m(seen.lanes, ahead).max() < 0.3
-    assert outside_m(seen.route_lanes, ahead).max() < 0.3
-    assert (seen.route_lanes.speed_limits_mps[seen.route_lanes.valid] > 0.0).all()
+    observation = world.observation(vectors=True)
+    at_m, _ = geometry.project(observation.route, np.zeros((1, 2)))
+    ahead = geometry.sample(observation.route, at_m + np.arange(0.0, 60.0, 2.0))[:, :2]
+    assert outside_m(observation.lanes, ahead).max() < 0.3
+    assert outside_m(observation.route_lanes, ahead).max() < 0.3
+    assert (observation.route_lanes.speed_limits_mps[observation.route_lanes.valid] > 0.0).all()
     from_rings = scene_lanes.lane_segments(world.areas()).near(HERE)
     for line in from_rings.points[: min(from_rings.valid.sum(), 40)]:
-        assert np.abs(seen.lanes.points - line).max(axis=(1, 2)).min() < 0.1
+        assert np.abs(observation.lanes.points - line).max(axis=(1, 2)).min() < 0.1
 
 
-def test_lanes_of_recordings_hold_the_humans_way():
+def test_lanes_of_recordings_contain_the_humans_path():
     for path in MAPPED:
         recording = real_tracks.load(path)
         for start in real_tracks.starts(recording, vectors=True):
@@ -165,7 +166,7 @@ def test_lanes_of_recordings_hold_the_humans_way():
             at_m, _ = geometry.project(start.observation.route, np.zeros((1, 2)))
             ahead = geometry.sample(start.observation.route, at_m + np.arange(30.0, 60.0, 5.0))[:, :2]
             assert outside_m(start.observation.route_lanes, ahead).max() < 0.5
-            assert given(start.observation) == ["lanes", "route_lanes", "history"]
+            assert field_names(start.observation) == ["lanes", "route_lanes", "history"]
 
 
 # --- history ---------------------------------------------------------------------------------------------------------
@@ -182,8 +183,8 @@ def test_history_of_a_stored_scene_is_its_recorded_tracks(stored):
         np.testing.assert_allclose(history.velocities_mps[:, -1], scene.agents.velocities_mps)
 
 
-def test_history_in_a_world_is_what_was_seen_on_the_way(driven):
-    world, seen = driven
+def test_history_in_a_world_is_what_was_observed_before(driven):
+    world, poses_by_stamp = driven
     observation = world.observation(vectors=True)
     history, ego_from_map = observation.history, geometry.invert(observation.ego.map_from_ego)
     actors = world.snapshot.actors
@@ -192,12 +193,12 @@ def test_history_in_a_world_is_what_was_seen_on_the_way(driven):
     assert len(history.ids) == len(ids) == len(observation.agents)
     for row, actor in enumerate(ids):
         for back in range(1, AgentHistory.STEPS):
-            pose = seen[world.stamp_ns - back * 100_000_000].get(actor)
+            pose = poses_by_stamp[world.stamp_ns - back * 100_000_000].get(actor)
             assert history.valid[row, -1 - back] == (pose is not None)
             if pose is not None:
-                found, expected = history.poses[row, -1 - back], geometry.compose(ego_from_map, pose)
-                np.testing.assert_allclose(found[:2], expected[:2], atol=1e-6)
-                assert abs(geometry.wrap(found[2] - expected[2])) < 1e-6
+                pose_now, expected = history.poses[row, -1 - back], geometry.compose(ego_from_map, pose)
+                np.testing.assert_allclose(pose_now[:2], expected[:2], atol=1e-6)
+                assert abs(geometry.wrap(pose_now[2] - expected[2])) < 1e-6
                 checked += 1
     assert checked > 100
 
@@ -214,7 +215,7 @@ def test_history_of_recordings_is_that_of_their_tracks():
     np.testing.assert_array_equal(history.valid, np.isfinite(there[..., 0]))
 
 
-def test_who_was_not_seen_for_long_has_no_history_meanwhile_and_keeps_its_number():
+def test_an_actor_that_was_out_of_range_has_a_gap_in_its_history_and_keeps_its_number():
     buffer, agents = AgentHistoryBuffer(), cars((20.0, 0.0, 0.0, 5.0))
     for tenth in range(20):
         names = [] if 5 <= tenth < 12 else ["a"]
@@ -232,7 +233,7 @@ def test_who_was_not_seen_for_long_has_no_history_meanwhile_and_keeps_its_number
     assert buffer.history(2_000_000_000, HERE, ["a"], agents).valid.sum() == 1
 
 
-def test_a_heading_that_passes_half_a_turn_is_interpolated_the_short_way():
+def test_a_heading_that_passes_half_a_turn_is_interpolated_along_the_shorter_arc():
     buffer = AgentHistoryBuffer()
     buffer.put(0, ["a"], np.array([[0.0, 0.0, np.pi - 0.1]]), np.zeros((1, 2)))
     history = buffer.history(200_000_000, HERE, ["a"], cars((0.0, 0.0, -np.pi + 0.1, 0.0)))
@@ -248,7 +249,7 @@ def test_a_history_of_other_agents_is_refused():
 # --- lights and privileges -------------------------------------------------------------------------------------------
 
 
-def test_lights_of_a_scene_are_red_now_and_no_future_is_told(stored):
+def test_lights_of_a_scene_are_those_of_now_and_of_no_future(stored):
     reds = 0
     for scene in stored:
         vectors = scene.vectors
@@ -258,79 +259,84 @@ def test_lights_of_a_scene_are_red_now_and_no_future_is_told(stored):
         later = replace(scene, red_lights=replace(scene.red_lights, red=scene.red_lights.red & (np.arange(41) > 0)))
         assert not later.vectors["lanes"].lights.any()
         assert len(later.vectors["stop_lines"].ends) == 0
-        for ring in (ring for ring, shown in zip(scene.red_lights.connectors, red, strict=True) if shown):
+        for ring in (ring for ring, is_red in zip(scene.red_lights.connectors, red, strict=True) if is_red):
             lines = vectors["stop_lines"].ends
             assert shapely.Polygon(ring).distance(shapely.Point(lines.mean(axis=1)[0])) < 3.0
             reds += (vectors["lanes"].lights == LightState.RED).any()
     assert reds
 
 
-def test_who_is_told_less_gets_none_of_it(stored):
-    told = {name: given(observe(stored[0], name, False, with_vectors=True)) for name in PRIVILEGES}
-    assert told == {"words": [], "route": ["route_lanes"], "objects": list(VECTORS), "logged": list(VECTORS)}
+def test_a_lower_privilege_gets_none_of_the_vectors(stored):
+    fields_by_privilege = {name: field_names(observe(stored[0], name, False, with_vectors=True)) for name in PRIVILEGES}
+    assert fields_by_privilege == {
+        "words": [],
+        "route": ["route_lanes"],
+        "objects": list(VECTORS),
+        "logged": list(VECTORS),
+    }
     reds = next(scene for scene in stored if scene.vectors["route_lanes"].lights.any())
     assert not observe(reds, "route", with_vectors=True).route_lanes.lights.any()
 
 
-def test_who_is_told_the_objects_is_told_red_lights_whether_or_not_it_reads_lanes(stored):
+def test_the_privilege_objects_includes_red_lights_with_and_without_lanes(stored):
     """A token planner's context then has the closed lines, so that its plans, its repair and the guard heed them."""
     closed = 0
     for scene in stored:
-        seen, unaware = (observe(scene, name, with_drivable=False) for name in ("objects", "route"))
-        assert given(seen) == ["traffic_lights", "stop_lines"]
-        assert given(unaware) == []
-        assert (seen.traffic_lights.states == LightState.RED).all()
-        assert len(seen.stop_lines.ends) == len(scene.vectors["stop_lines"].ends)
+        observation, unaware = (observe(scene, name, with_drivable=False) for name in ("objects", "route"))
+        assert field_names(observation) == ["traffic_lights", "stop_lines"]
+        assert field_names(unaware) == []
+        assert (observation.traffic_lights.states == LightState.RED).all()
+        assert len(observation.stop_lines.ends) == len(scene.vectors["stop_lines"].ends)
         assert not len(SafetyContext(unaware, Config()).limits.closed_lines)
-        closed += len(SafetyContext(seen, Config()).limits.closed_lines)
+        closed += len(SafetyContext(observation, Config()).limits.closed_lines)
     assert closed
 
 
-def test_the_default_planner_stops_before_a_red_light_that_it_is_told_of(stored):
+def test_the_default_planner_stops_before_a_red_light_of_its_inputs(stored):
     network = OrtNetwork.from_file(GRAPHS["fp32"], 1)
     stopped = 0
     for scene in stored:
-        seen = observe(scene, "objects")
-        limits = SafetyContext(seen, Config()).limits
+        observation = observe(scene, "objects")
+        limits = SafetyContext(observation, Config()).limits
         if not len(limits.closed_lines):
             continue
-        plan = driving_scores.plan_once(get_planner(Config()), seen, PlannerContext(Config(), network))
+        plan = driving_scores.plan_once(get_planner(Config()), observation, PlannerContext(Config(), network))
         path = kinematics.with_origin(plan.trajectory.poses)[None]
         assert limits.first_crossings(path)[0] == path.shape[1], scene.name
         stopped += 1
     assert stopped
 
 
-def test_without_being_asked_nobody_makes_any(stored, driven):
-    assert given(stored[0].observation()) == []
-    assert given(driven[0].observation()) == ["traffic_lights", "stop_lines"]  # for the guard of every planner
+def test_without_a_request_no_vectors_are_computed(stored, driven):
+    assert field_names(stored[0].observation()) == []
+    assert field_names(driven[0].observation()) == ["traffic_lights", "stop_lines"]  # for the guard of every planner
     assert sorted(planning.VECTOR_PLANNERS) == ["reflexdiffusion"]
 
 
 def test_the_lanes_of_a_line_are_those_in_its_direction(driven):
     """Two lanes ahead, the one that turns off, the oncoming one, one behind, and one of another road."""
-    along, beside, behind = straight_lane(40.0), straight_lane(40.0, y=3.5), straight_lane(-40.0, y=0.0)
+    along, adjacent, behind = straight_lane(40.0), straight_lane(40.0, y=3.5), straight_lane(-40.0, y=0.0)
     corner = np.array([[5.0, 0.0], [8.0, -1.5], [10.0, -5.0], [10.0, -12.0]])
     turning = replace(straight_lane(1.0), centerline=corner)
     oncoming = replace(straight_lane(1.0), centerline=np.array([[40.0, 3.5], [0.0, 3.5]]))
-    far = straight_lane(40.0, y=12.0)
+    distant = straight_lane(40.0, y=12.0)
     behind = replace(behind, centerline=np.array([[-60.0, 0.0], [-20.0, 0.0]]))
-    every = dict(enumerate([along, beside, turning, oncoming, far, behind]))
+    every = dict(enumerate([along, adjacent, turning, oncoming, distant, behind]))
     line = np.array([[-10.0, 0.0, 0.0], [60.0, 0.0, 0.0]])
-    found = LaneSegments.of(every).along_line(line, HERE)
-    np.testing.assert_allclose(sorted(found.points[found.valid][:, 0, 1]), [0.0, 3.5])
+    polylines = LaneSegments.of(every).along_line(line, HERE)
+    np.testing.assert_allclose(sorted(polylines.points[polylines.valid][:, 0, 1]), [0.0, 3.5])
     assert not LaneSegments.of(every).along_line(line[:1], HERE).valid.any()
     assert LaneSegments.of(every).keys_along_line(line, HERE, 250.0).keys() == {0, 1}
     leaving = replace(along, centerline=np.array([[0.0, 0.0], [55.0, 0.0], [55.0, -55.0]]))  # longer than one segment
     assert LaneSegments.of({7: leaving}).keys_along_line(line, HERE, 250.0) == {}
     world, _ = driven
-    seen = world.observation(vectors=True)
+    observation = world.observation(vectors=True)
     segments = LaneSegments.of({key: lane.lane for key, lane in world.road_map.lanes.items()})
-    by_line = segments.along_line(seen.route, seen.ego.map_from_ego)
+    by_line = segments.along_line(observation.route, observation.ego.map_from_ego)
     of_line, of_lanes = (
-        {tuple(row[0]) for row in each.points[each.valid].round(3)} for each in (by_line, seen.route_lanes)
+        {tuple(row[0]) for row in each.points[each.valid].round(3)} for each in (by_line, observation.route_lanes)
     )
-    assert len(of_lanes & of_line) > 0.7 * len(of_lanes)  # this route comes back beside itself
+    assert len(of_lanes & of_line) > 0.7 * len(of_lanes)  # this route returns next to itself
     assert of_line <= of_lanes
 
 
@@ -338,37 +344,39 @@ def test_the_lanes_of_a_line_are_those_in_its_direction(driven):
 
 
 @pytest.fixture(scope="module")
-def way():
+def driven_line():
     """(L, 3) the route of the recorded drive on the cargo map."""
     return line_of(driven_ids(), *drive()[1][[0, -1]])[0]
 
 
 def inputs_on_the_map():
     """Inputs of a planner without cameras on the route of the recorded drive."""
-    made = Config(inputs=settings(objects_type="predicted"))
-    made = replace(made, planner="constant_velocity", cameras=replace(made.cameras, required=False))
-    inputs, places = Inputs(made), drive()[1]
-    inputs.put("route", route_message(driven_ids(), places[0], places[-1]), 0)
+    config = Config(inputs=settings(objects_type="predicted"))
+    config = replace(config, planner="constant_velocity", cameras=replace(config.cameras, required=False))
+    inputs, positions = Inputs(config), drive()[1]
+    inputs.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
     return inputs
 
 
-def drive_on(inputs, way, steps=26, first_s=1.0):
-    """The observation after steps of 0.1 s at 5 m/s along the way, behind a car that gets away at 7 m/s."""
+def drive_on(inputs, driven_line, steps=26, first_s=1.0):
+    """The observation after steps of 0.1 s at 5 m/s along the line, behind a car that drives away at 7 m/s."""
     at_m = 20.0 + 0.5 * np.arange(steps)
-    for k, (pose, lead) in enumerate(zip(geometry.sample(way, at_m), lead_poses(way, steps), strict=True)):
+    for k, (pose, lead) in enumerate(
+        zip(geometry.sample(driven_line, at_m), lead_poses(driven_line, steps), strict=True)
+    ):
         seconds = first_s + 0.1 * k
         inputs.put("odometry", odometry(seconds, *pose), ns(seconds))
         message = predicted_objects(seconds, (*lead, 7.0, 4.5))
         message.objects[0].object_id.uuid = np.full(16, 7, np.uint8)
         inputs.put("objects", message, ns(seconds))
-        found = inputs.snapshot(ns(seconds))
+        snapshot = inputs.snapshot(ns(seconds))
         inputs.wait_idle()
-        assert found.observation is not None
-    return found.observation
+        assert snapshot.observation is not None
+    return snapshot.observation
 
 
-def lead_poses(way, steps):
-    return geometry.sample(way, 35.0 + 0.7 * np.arange(steps))
+def lead_poses(driven_line, steps):
+    return geometry.sample(driven_line, 35.0 + 0.7 * np.arange(steps))
 
 
 @pytest.fixture
@@ -377,35 +385,35 @@ def vector_planner(monkeypatch):
     monkeypatch.setattr(snapshot, "VECTOR_PLANNERS", frozenset({"constant_velocity"}))
 
 
-def test_the_node_tells_the_lanes_of_its_map_and_what_it_saw(way, vector_planner):
-    seen = drive_on(inputs_on_the_map(), way)
-    assert given(seen) == ["lanes", "route_lanes", "history"]  # no input tells of lights
-    ego_from_map = geometry.invert(seen.ego.map_from_ego)
-    there = geometry.compose(ego_from_map, lead_poses(way, 26)[-AgentHistory.STEPS :])
-    assert seen.history.valid.all()
-    np.testing.assert_allclose(seen.history.poses[0, :, :2], there[:, :2], atol=1e-6)
-    np.testing.assert_allclose(np.hypot(*seen.history.velocities_mps[0].T), 7.0)
-    ahead = seen.route[(seen.route[:, 0] > 0.0) & (np.hypot(*seen.route[:, :2].T) < 80.0)][:, :2]
-    for lanes in (seen.lanes, seen.route_lanes):
+def test_the_node_provides_the_lanes_of_its_map_and_the_history_of_its_objects(driven_line, vector_planner):
+    observation = drive_on(inputs_on_the_map(), driven_line)
+    assert field_names(observation) == ["lanes", "route_lanes", "history"]  # no input has lights
+    ego_from_map = geometry.invert(observation.ego.map_from_ego)
+    there = geometry.compose(ego_from_map, lead_poses(driven_line, 26)[-AgentHistory.STEPS :])
+    assert observation.history.valid.all()
+    np.testing.assert_allclose(observation.history.poses[0, :, :2], there[:, :2], atol=1e-6)
+    np.testing.assert_allclose(np.hypot(*observation.history.velocities_mps[0].T), 7.0)
+    ahead = observation.route[(observation.route[:, 0] > 0.0) & (np.hypot(*observation.route[:, :2].T) < 80.0)][:, :2]
+    for lanes in (observation.lanes, observation.route_lanes):
         assert outside_m(lanes, ahead).max() < 0.0
         assert ((lanes.widths_m > 2.5) & (lanes.widths_m < 8.0))[lanes.valid].all()
         assert np.isclose(lanes.speed_limits_mps[lanes.valid], 30 / 3.6).any()
-    begins = seen.route_lanes.points[seen.route_lanes.valid][:, 0]
-    assert (np.diff(geometry.project(seen.route, begins)[0]) >= -1e-6).all()
-    towards = np.diff(seen.route_lanes.points[0, :2], axis=0)[0]
+    begins = observation.route_lanes.points[observation.route_lanes.valid][:, 0]
+    assert (np.diff(geometry.project(observation.route, begins)[0]) >= -1e-6).all()
+    towards = np.diff(observation.route_lanes.points[0, :2], axis=0)[0]
     assert towards[0] > 0.0  # in driving direction
 
 
-def test_after_a_jump_of_localisation_the_node_has_no_history(way, vector_planner):
+def test_after_a_jump_of_localisation_the_node_has_no_history(driven_line, vector_planner):
     inputs = inputs_on_the_map()
-    assert drive_on(inputs, way).history.valid.sum() == AgentHistory.STEPS
-    assert drive_on(inputs, way, steps=1, first_s=3.6).history.valid.sum() == 1  # 12.5 m back within 0.1 s
+    assert drive_on(inputs, driven_line).history.valid.sum() == AgentHistory.STEPS
+    assert drive_on(inputs, driven_line, steps=1, first_s=3.6).history.valid.sum() == 1  # 12.5 m back within 0.1 s
 
 
-def test_a_planner_that_reads_none_pays_nothing(way, monkeypatch):
+def test_a_planner_that_reads_none_pays_nothing(driven_line, monkeypatch):
     def never(*_):
         raise AssertionError("made for nobody")
 
     monkeypatch.setattr(AgentHistoryBuffer, "put", never)
     monkeypatch.setattr(LaneSegments, "of", never)
-    assert given(drive_on(inputs_on_the_map(), way, steps=3)) == []
+    assert field_names(drive_on(inputs_on_the_map(), driven_line, steps=3)) == []

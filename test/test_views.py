@@ -1,6 +1,6 @@
 """RViz configuration and Foxglove layout show topics that exist, with the types and QoS that they have.
 
-Neither program runs here: what is held is that they ask for what the node, the world and our bags publish.
+Neither program runs here: the check is that they read topics and fields that the node, the world and our bags publish.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.processes import full_topic_name
@@ -54,7 +54,7 @@ def test_every_panel_is_laid_out_once():
     assert sorted(leaves(LAYOUT["layout"])) == sorted(LAYOUT["configById"])
 
 
-def asked():
+def displayed_paths():
     """Every message path in the layout."""
 
     def walk(value):
@@ -71,22 +71,22 @@ def asked():
     return sorted(set(walk(LAYOUT["configById"])))
 
 
-@pytest.mark.parametrize("path", asked())
+@pytest.mark.parametrize("path", displayed_paths())
 def test_a_foxglove_path_leads_to_a_field(path):
     name, *fields = path.split(".")
     kind = topics.message_class(PUBLISHED[name][0])
     for field in fields:
-        known = kind.get_fields_and_field_types()
+        field_types = kind.get_fields_and_field_types()
         bare = re.sub(r"\[\d+\]$", "", field)
-        assert bare in known, f"{kind.__name__} has no {bare}"
-        inner = re.fullmatch(r"(?:sequence<)?(\w+)/(\w+)>?", known[bare])
-        assert ("[" in field) == known[bare].startswith("sequence")
+        assert bare in field_types, f"{kind.__name__} has no {bare}"
+        inner = re.fullmatch(r"(?:sequence<)?(\w+)/(\w+)>?", field_types[bare])
+        assert ("[" in field) == field_types[bare].startswith("sequence")
         if inner:
             kind = topics.message_class(f"{inner[1]}/msg/{inner[2]}")
 
 
 def test_nothing_that_is_looked_at_is_left_out():
-    shown = {display["Topic"]["Value"] for display in DISPLAYS} | {path.split(".")[0] for path in asked()}
+    displayed = {display["Topic"]["Value"] for display in DISPLAYS} | {path.split(".")[0] for path in displayed_paths()}
     assert {
         full_topic_name(topic.name) for topic in topics.OUTPUTS if topic.key in ("path", "markers", "status")
-    } <= shown
+    } <= displayed

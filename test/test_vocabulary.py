@@ -54,7 +54,7 @@ WORD = re.compile("|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in R
 
 # loaders know the former names, and files that were written with them stay readable
 FORMER = {
-    "reflectdrive_ros/config_fields.py": {"looked_at"},
+    "reflectdrive_ros/infra/config_fields.py": {"looked_at"},
     "reflectdrive_ros/training/settings.py": {"blank", "eyes", "mirror_share", "odds", "worth"},
     "reflectdrive_ros/training/run_log.py": {"odds", "worth", '"seen"'},
     "reflectdrive_ros/model/checkpoint.py": {"odds"},
@@ -63,7 +63,6 @@ FORMER = {
     "reflectdrive_ros/cli/eval.py": {"oracle"},
     "reflectdrive_ros/cli/scenes.py": {"pictures"},
     "reflectdrive_ros/cli/train.py": {"begin-with", "eyes"},
-    "reflectdrive_ros/bench/ablations.py": {"eyes"},
     "reflectdrive_ros/data/codec.py": {"pictures"},  # key of a stored scene
     "reflectdrive_ros/data/cache.py": {"pictures"},  # file of a prepared set
     "reflectdrive_ros/sim/sampler.py": {"pictures"},  # key of a set's index

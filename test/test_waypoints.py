@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reflectdrive_ros import geometry, kinematics
-from reflectdrive_ros.domain import Trajectory
-from reflectdrive_ros.planning.postprocess.curvature import exceeds_curvature
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Trajectory
+from reflectdrive_ros.core.tokens import Codebook
 from reflectdrive_ros.planning.postprocess.speed_profile import LEAST_MPS2, MOST_MPS2, drop_reversals
-from reflectdrive_ros.planning.postprocess.waypoints import interpolate, trajectories
+from reflectdrive_ros.planning.postprocess.waypoints import exceeds_curvature, interpolate, trajectories
 from reflectdrive_ros.scoring.frenet import poses_on_road
-from reflectdrive_ros.tokens import Codebook
 
 BOOK = Codebook()
 

@@ -8,16 +8,16 @@ import crossing
 import numpy as np
 import pytest
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import VehicleConfig
-from reflectdrive_ros.domain import Command, Plan, Trajectory
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import Command, Plan, Trajectory
+from reflectdrive_ros.maps.roads import RoadType
 from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, centers, simulate
 from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
 from reflectdrive_ros.sim.ego import Ego, ego_at_speed, step_ego
 from reflectdrive_ros.sim.network import navigation, routing, towns
-from reflectdrive_ros.sim.network.roads import RoadType
 from reflectdrive_ros.sim.traffic.actors import Actors, Lamp, Shape, Snapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
@@ -30,7 +30,7 @@ PLACE = np.array([100.0, -50.0, 2.0])
 
 @pytest.fixture(scope="module")
 def road_map(tmp_path_factory):
-    return crossing.made(tmp_path_factory.mktemp("crossing"))
+    return crossing.build_network(tmp_path_factory.mktemp("crossing"))
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +83,10 @@ def test_a_straight_plan_moves_the_ego_as_the_score_says():
         assert ego.speed_mps == pytest.approx(8.0, abs=0.05)
 
 
-def test_a_plan_is_followed_back_to_where_it_runs_after_it_was_made():
-    """A car beside its plan comes to it: an old plan is a line on the road, not one that moves along with the car."""
-    beside = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
-    plan, ego = straight(8.0), ego_at_speed(beside, 8.0)
+def test_a_car_off_an_old_plan_returns_to_its_line():
+    """A car with a lateral offset converges to its plan, which is a line on the road and does not move with the car."""
+    offset_pose = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
+    plan, ego = straight(8.0), ego_at_speed(offset_pose, 8.0)
     for step in range(50):
         ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
     assert abs(geometry.compose(geometry.invert(PLACE), ego.map_from_ego)[1]) < 0.1
@@ -106,12 +106,12 @@ def test_without_a_plan_for_now_the_car_stops(plan):
     for step in range(90):
         ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
     assert abs(ego.speed_mps) < 0.1
-    ahead, aside, _ = geometry.compose(geometry.invert(PLACE), ego.map_from_ego)
+    ahead, lateral_m, _ = geometry.compose(geometry.invert(PLACE), ego.map_from_ego)
     assert 12.0**2 / (2 * 5.0) < ahead < 12.0**2 / (2 * 2.0)
-    assert abs(aside) < 1e-6
+    assert abs(lateral_m) < 1e-6
 
 
-# --- the way ----------------------------------------------------------------------------------------------------------
+# --- the route --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -123,28 +123,28 @@ def test_without_a_plan_for_now_the_car_stops(plan):
         (("sc", "cs"), Command.LEFT, "turn back"),
     ],
 )
-def test_a_turn_is_announced_kept_while_it_lasts_and_over_after_it(road_map, edges, command, words):
+def test_a_turn_is_announced_lasts_until_its_end_and_is_over_after_it(road_map, edges, command, words):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), edges)
     junction_m = route.starts_m[1]
 
-    def said(at_m):
+    def instruction_at(at_m):
         return instructions.next_instruction(road_map, route.lanes_from(at_m), route.distance_along_lane(at_m))
 
-    assert said(junction_m - 60.0) == (Command.FOLLOW, "follow the road")
-    assert said(junction_m - 31.0) == (command, f"{words} in 30 m")
-    assert said(junction_m - 12.0) == (command, f"{words} in 10 m")
-    assert said(junction_m + 3.0) == (command, words)
-    assert said(route.starts_m[-1] + 1.0) == (Command.FOLLOW, "follow the road")
+    assert instruction_at(junction_m - 60.0) == (Command.FOLLOW, "follow the road")
+    assert instruction_at(junction_m - 31.0) == (command, f"{words} in 30 m")
+    assert instruction_at(junction_m - 12.0) == (command, f"{words} in 10 m")
+    assert instruction_at(junction_m + 3.0) == (command, words)
+    assert instruction_at(route.starts_m[-1] + 1.0) == (Command.FOLLOW, "follow the road")
 
 
 def test_a_bend_without_a_choice_is_the_road(road_map):
-    """At the end of an arm the only way on is back, and that is said; nothing else is a choice there."""
+    """At the end of an arm a U-turn is the only continuation, and is announced; there is no other choice."""
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cn", "nc"))
     command, words = instructions.next_instruction(road_map, route.lanes_from(route.starts_m[3] - 20.0), 166.0)
     assert (command, words) == (Command.LEFT, "turn back in 20 m")
 
 
-def test_a_dead_end_is_told_of(town):
+def test_a_dead_end_is_announced(town):
     """All around its turning circle, and only there."""
     circle = next(lane for lane in town.lanes.values() if lane.road_type is RoadType.DEAD_END and around(lane) > 1.3)
     into = next(
@@ -154,12 +154,12 @@ def test_a_dead_end_is_told_of(town):
     while len(edges) < 4:
         edges.append(next(edge for edge in town.edges_after[edges[-1]] if edge not in edges))
     route = navigation.build_route(town, navigation.lanes_by_edge(town)[into][0], edges)
-    said = [
+    spoken = [
         instructions.next_instruction(town, route.lanes_from(at_m), route.distance_along_lane(at_m))
         for at_m in np.arange(route.starts_m[1] - 15.0, route.starts_m[-1], 3.0)
     ]
-    assert {command for command, _ in said} == {Command.LEFT}
-    assert {words for _, words in said} == {"turn back in 20 m", "turn back in 10 m", "turn back"}
+    assert {command for command, _ in spoken} == {Command.LEFT}
+    assert {words for _, words in spoken} == {"turn back in 20 m", "turn back in 10 m", "turn back"}
 
 
 def around(lane):
@@ -173,20 +173,20 @@ def test_a_route_needs_a_lane(road_map):
         instructions.next_instruction(road_map, (), 0.0)
 
 
-def test_the_way_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction(road_map):
+def test_the_route_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction(road_map):
     right = crossing.lane_of(road_map, "wc", 0)
     route = navigation.build_route(road_map, right, ("wc", "cn"), begin_m=60.0)
     assert route.lanes[:2] == (right, crossing.lane_of(road_map, "wc", 1))
     assert route.lanes[-1] == crossing.lane_of(road_map, "cn")
     lanes = [road_map.lanes[key].lane.centerline for key in route.lanes[:2]]
     for at_m, lane in ((route.starts_m[0] + 60.0, lanes[0]), (route.starts_m[2] - 10.0, lanes[1])):
-        _, (aside,) = geometry.project(lane, route.pose_at(at_m)[None, :2])
-        assert abs(aside) < 0.1
+        _, (lateral_m,) = geometry.project(lane, route.pose_at(at_m)[None, :2])
+        assert abs(lateral_m) < 0.1
     turns = np.abs(geometry.wrap(np.diff(geometry.headings_along(route.line))))
     assert turns.max() < 0.35  # no kink where the lanes join
 
 
-def test_a_longer_way_goes_on_where_it_ended(road_map):
+def test_an_extended_route_continues_at_its_end(road_map):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
     longer = navigation.extend_route(route, ("cw", "wc", "cn"))
     assert longer.lanes[: len(route.lanes)] == route.lanes
@@ -196,7 +196,7 @@ def test_a_longer_way_goes_on_where_it_ended(road_map):
     assert longer.speed_limit_mps(at_m) == pytest.approx(13.9)
 
 
-def test_a_long_way_through_a_town_stays_on_its_roads(town):
+def test_a_long_route_through_a_town_stays_on_its_roads(town):
     """The box of a car whose rear axle is on the line: nearly everywhere inside, and the line never bends sharply."""
     rng = np.random.default_rng(3)
     edges = routing.random_walk(town, rng, 4000.0)
@@ -225,7 +225,7 @@ def test_the_areas_hold_the_car_and_its_route(road_map):
         assert not on_line.off_route.any()
 
 
-def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
+def test_the_adjacent_lane_is_on_the_route_and_the_oncoming_one_is_not(road_map):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "wc", 1), ("wc", "ce"))
     on_route = local_map.route_with_neighbours(road_map, route.lanes)
     assert {road_map.lanes[key].edge for key in on_route if road_map.lanes[key].across_junction is None} == {"wc", "ce"}
@@ -234,7 +234,7 @@ def test_the_lane_beside_is_on_the_route_and_the_way_back_is_not(road_map):
     assert len(across) == 2  # both lanes straight on
 
 
-def test_red_is_told_of_the_connectors_of_the_route_only(road_map):
+def test_red_lights_are_those_of_the_connectors_of_the_route_only(road_map):
     route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
     lamps = np.full((STEPS + 1, len(road_map.signals)), int(Lamp.RED))
     lamps[10:] = Lamp.AMBER
@@ -253,8 +253,8 @@ def test_red_is_told_of_the_connectors_of_the_route_only(road_map):
 def watched(road_map, space, ego, plan, steps, actors=None, lamps=None, route=frozenset()):
     """A drive along one plan among actors that stand still."""
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
-    shown = np.full(len(road_map.signals), int(Lamp.GREEN)) if lamps is None else lamps
-    snapshot = Snapshot(0.0, actors or Actors.none(), shown)
+    signal_lamps = np.full(len(road_map.signals), int(Lamp.GREEN)) if lamps is None else lamps
+    snapshot = Snapshot(0.0, actors or Actors.none(), signal_lamps)
     start = ego.map_from_ego
     for step in range(steps + 1):
         progress = float(geometry.compose(geometry.invert(start), ego.map_from_ego)[0])
@@ -265,9 +265,9 @@ def watched(road_map, space, ego, plan, steps, actors=None, lamps=None, route=fr
 
 def test_driving_through_a_parked_car_is_one_collision_and_ours(road_map, space):
     key = crossing.lane_of(road_map, "sc")
-    place = crossing.pose_on(road_map, key, 50.0)
+    pose = crossing.pose_on(road_map, key, 50.0)
     parked = standing(crossing.pose_on(road_map, key, 80.0))
-    log = watched(road_map, space, ego_at_speed(place, 8.0), straight(8.0, 0, place), 60, parked)
+    log = watched(road_map, space, ego_at_speed(pose, 8.0), straight(8.0, 0, pose), 60, parked)
     (hit,) = log.collisions
     assert hit.at_fault
     assert (hit.actor, hit.shape) == (7, Shape.CAR)
@@ -293,10 +293,10 @@ def test_who_is_touched_again_after_a_while_is_hit_again(road_map, space):
 def test_whose_fault_a_contact_is_follows_the_score(road_map):
     """The same contacts as the score's own metric judges, at an instant of a plan."""
     rng = np.random.default_rng(5)
-    place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 90.0)
+    pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 90.0)
     judged = []
     while len(judged) < 60:
-        ego = ego_at_speed(geometry.compose(place, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
+        ego = ego_at_speed(geometry.compose(pose, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
         offset = np.array([rng.uniform(-5.0, 6.0), rng.uniform(-2.5, 2.5), rng.uniform(-np.pi, np.pi)])
         shape = Shape(int(rng.choice([Shape.CAR, Shape.PEDESTRIAN, Shape.CONE])))
         other = standing(
@@ -324,9 +324,9 @@ def by_the_score(ego, other, road_map):
     return metrics.no_collision(states, center, VEHICLE, tracks, areas).min()
 
 
-def test_a_plan_off_the_road_is_told_once_with_its_length(road_map, space):
-    place = geometry.compose(crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0), [0.0, 0.0, -0.1])
-    log = watched(road_map, space, ego_at_speed(place, 6.0), straight(6.0, 0, place), 40)
+def test_a_plan_off_the_road_is_one_event_with_its_length(road_map, space):
+    pose = geometry.compose(crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0), [0.0, 0.0, -0.1])
+    log = watched(road_map, space, ego_at_speed(pose, 6.0), straight(6.0, 0, pose), 40)
     assert [event.kind for event in log.events] == ["off_road"]
     assert 0 < log.off_road_s < 4.0
     assert log.off_road_m == pytest.approx(6.0 * log.off_road_s, abs=0.1)
@@ -334,26 +334,28 @@ def test_a_plan_off_the_road_is_told_once_with_its_length(road_map, space):
     assert log.off_road[-1]
 
 
-@pytest.mark.parametrize(("lamp", "told"), [(Lamp.RED, 1), (Lamp.GREEN, 0), (Lamp.AMBER, 0)])
-def test_a_stop_line_crossed_at_red_is_told(road_map, space, lamp, told):
+@pytest.mark.parametrize(("lamp", "expected_count"), [(Lamp.RED, 1), (Lamp.GREEN, 0), (Lamp.AMBER, 0)])
+def test_a_stop_line_crossed_at_red_is_an_event(road_map, space, lamp, expected_count):
     key = crossing.lane_of(road_map, "sc")
     route = navigation.build_route(road_map, key, ("sc", "cn"))
-    place = crossing.pose_on(road_map, key, 160.0)
+    pose = crossing.pose_on(road_map, key, 160.0)
     lamps = np.full(len(road_map.signals), int(Lamp.GREEN if lamp is Lamp.RED else Lamp.RED))
     for index, signal in enumerate(road_map.signals):
-        if set(signal.connectors) & set(route.lanes):  # the others show the opposite: only our way's light counts
+        if set(signal.connectors) & set(
+            route.lanes
+        ):  # the others show the opposite: only the light of our route counts
             lamps[index] = lamp
-    ego, plan = ego_at_speed(place, 10.0), straight(10.0, 0, place)
+    ego, plan = ego_at_speed(pose, 10.0), straight(10.0, 0, pose)
     log = watched(road_map, space, ego, plan, 60, lamps=lamps, route=frozenset(route.lanes))
-    assert log.count("red_light") == told
+    assert log.count("red_light") == expected_count
 
 
-def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
-    place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
+def test_no_progress_for_a_minute_is_one_event_stuck(road_map, space):
+    pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
     snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
     for step in range(700):
-        recorder.watch(step * STEP_NS, Ego(place), snapshot, frozenset(), 5.0, 13.9)
+        recorder.watch(step * STEP_NS, Ego(pose), snapshot, frozenset(), 5.0, 13.9)
     log = recorder.log()
     (event,) = log.events
     assert event.kind == "stuck"
@@ -363,21 +365,21 @@ def test_no_progress_for_a_minute_is_stuck_and_told_once(road_map, space):
     assert log.comfort == 1.0
 
 
-@pytest.mark.parametrize(("speed_mps", "seconds", "told"), [(14.3, 3.0, 0), (14.5, 0.8, 0), (14.5, 3.0, 1)])
-def test_faster_than_the_limit_for_a_second_is_speeding_and_told_once(road_map, space, speed_mps, seconds, told):
-    place = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
+@pytest.mark.parametrize(("speed_mps", "seconds", "expected_count"), [(14.3, 3.0, 0), (14.5, 0.8, 0), (14.5, 3.0, 1)])
+def test_faster_than_the_limit_for_a_second_is_one_event_speeding(road_map, space, speed_mps, seconds, expected_count):
+    pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
     recorder = drive_log.Recorder(road_map, space, VEHICLE)
     snapshot = Snapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
     for step in range(round(10 * seconds) + 1):
-        recorder.watch(step * STEP_NS, ego_at_speed(place, speed_mps), snapshot, frozenset(), 0.0, 13.9)
-    assert recorder.log().count("speeding") == told
+        recorder.watch(step * STEP_NS, ego_at_speed(pose, speed_mps), snapshot, frozenset(), 0.0, 13.9)
+    assert recorder.log().count("speeding") == expected_count
 
 
 # --- the world --------------------------------------------------------------------------------------------------------
 
 POSES = """
 import sys, numpy as np, hashlib
-from reflectdrive_ros.domain import Plan, Trajectory
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.sim.world import World, WorldOptions
 with World(WorldOptions(seed=4)) as world:
     digest = hashlib.sha256(world.route.tobytes())
@@ -404,8 +406,8 @@ def test_a_world_begins_on_a_lane_with_nobody_near():
             assert not world.drive.off_road[0]
             assert 0.0 <= world.ego.speed_mps < world.speed_limit_mps
             observation = world.observation()
-            along, aside = geometry.ego_on_route(observation.route)
-            assert abs(aside) < 0.1
+            along, lateral_m = geometry.ego_on_route(observation.route)
+            assert abs(lateral_m) < 0.1
             assert geometry.arc_lengths(observation.route)[-1] - along > 200.0
             assert observation.agents is not None
             assert len(observation.agents) > 0

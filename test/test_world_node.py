@@ -1,4 +1,4 @@
-"""The proving ground on the car's topics: what is said is what is, and what comes back is followed."""
+"""The proving ground on the car's topics: messages equal the state of the world, and plans are followed."""
 
 import os
 import signal
@@ -14,15 +14,15 @@ import pytest
 import rclpy
 from rclpy.qos import DurabilityPolicy, QoSCompatibility, ReliabilityPolicy, qos_check_compatible
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config, override_dotted
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.domain import Plan, StepKind, Trajectory
+from reflectdrive_ros.core.kinematics import speeds
+from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.demo.world_messages import Sender, car_topics, is_route_current, plan_from_message
 from reflectdrive_ros.demo.world_node import Pacing, WorldNode, new_context, spin_in_background
-from reflectdrive_ros.domain import Plan, StepKind, Trajectory
-from reflectdrive_ros.kinematics import speeds
 from reflectdrive_ros.ros import convert, image_decoding, outputs
-from reflectdrive_ros.ros.convert import BadMessage
 from reflectdrive_ros.ros.plan_publisher import qos_profile
 from reflectdrive_ros.ros.topics import message_class
 from reflectdrive_ros.sim.render import camera
@@ -37,14 +37,14 @@ RIG = camera.rig(96, 54)
 @pytest.fixture(scope="module")
 def world():
     """One town for all: a process holds one world at a time."""
-    with World(WorldOptions(seed=3)) as made:
-        yield made
+    with World(WorldOptions(seed=3)) as world_3:
+        yield world_3
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def said(world):
+def messages_of(world):
     """Everything that is sent at the beginning, by key."""
     sender, frames = Sender(), world.render_images(RIG)
     everything = (*sender.introduction(world, frames), *sender.messages(world), *sender.images(frames))
@@ -52,7 +52,7 @@ def said(world):
 
 
 def test_a_planner_reads_back_the_world_as_it_is(world):
-    messages, frames = said(world)
+    messages, frames = messages_of(world)
     ego = convert.ego_state(messages["odometry"], "map")
     np.testing.assert_allclose(ego.map_from_ego, world.ego.map_from_ego, atol=1e-9)
     assert ego.stamp_ns == world.stamp_ns
@@ -65,11 +65,11 @@ def test_a_planner_reads_back_the_world_as_it_is(world):
         np.testing.assert_allclose(mounted, frame.camera_from_ego, atol=1e-9)
         info = messages[f"info:{frame.name}"]
         np.testing.assert_allclose(convert.intrinsics(info, frame.name), frame.pixels_from_camera)
-        seen = image_decoding.jpeg_pixels(messages[f"image:{frame.name}"], frame.name)
-        assert np.abs(seen.astype(int) - frame.pixels).mean() < 6  # JPEG
+        pixels = image_decoding.jpeg_pixels(messages[f"image:{frame.name}"], frame.name)
+        assert np.abs(pixels.astype(int) - frame.pixels).mean() < 6  # JPEG
 
 
-def test_road_users_are_told_with_place_speed_size_and_kind():
+def test_road_users_are_published_with_pose_speed_size_and_kind():
     shapes = np.array(list(Shape))
     count = len(shapes)
     poses = np.column_stack([10.0 * np.arange(count), np.full(count, -4.0), np.linspace(-3, 3, count)])
@@ -77,21 +77,21 @@ def test_road_users_are_told_with_place_speed_size_and_kind():
     off = np.zeros(count, np.int64)
     actors = Actors(np.arange(count), poses, np.linspace(0, 9, count), sizes, shapes, off.astype(bool), off)
     message = world_messages.objects(actors, 5_000_000_000, np.array([50.0, 0.0, 0.3]), "map")
-    found = convert.map_agents(message, "map", poses[0, :2], 60.0, 100)
-    assert not found.ignored
-    np.testing.assert_allclose(found.agents.poses, poses, atol=1e-6)
-    np.testing.assert_allclose(np.hypot(*found.agents.velocities_mps.T), actors.speeds_mps, atol=1e-6)
-    np.testing.assert_allclose(found.agents.sizes, sizes[:, :2], atol=1e-6)
+    objects = convert.map_agents(message, "map", poses[0, :2], 60.0, 100)
+    assert not objects.ignored
+    np.testing.assert_allclose(objects.agents.poses, poses, atol=1e-6)
+    np.testing.assert_allclose(np.hypot(*objects.agents.velocities_mps.T), actors.speeds_mps, atol=1e-6)
+    np.testing.assert_allclose(objects.agents.sizes, sizes[:, :2], atol=1e-6)
     two_wheels = shapes == Shape.MOTORCYCLE  # Autoware's motorcycle counts among the bicycles
     hazards = np.isin(shapes, [Shape.CONE, Shape.BARRIER, Shape.DOOR])
     expected = np.array([KIND_OF_SHAPE[Shape(shape)] for shape in shapes])
-    assert (found.agents.kinds == expected)[~two_wheels].all()
+    assert (objects.agents.kinds == expected)[~two_wheels].all()
     assert hazards.any()
-    ahead = found.agents.predicted_poses[:, 1, :2] - poses[:, :2]  # a second from now
-    np.testing.assert_allclose(ahead, found.agents.velocities_mps, atol=1e-6)
+    ahead = objects.agents.predicted_poses[:, 1, :2] - poses[:, :2]  # a second from now
+    np.testing.assert_allclose(ahead, objects.agents.velocities_mps, atol=1e-6)
 
 
-def test_who_is_far_away_is_not_told_of():
+def test_road_users_beyond_the_perception_range_are_left_out():
     one = Actors(
         np.array([7]), np.array([[world_messages.PERCEPTION_RANGE_M + 5.0, 0, 0]]), np.ones(1), np.ones((1, 3)),
         np.zeros(1, np.int64), np.zeros(1, bool), np.zeros(1, np.int64),
@@ -99,7 +99,7 @@ def test_who_is_far_away_is_not_told_of():
     assert len(world_messages.objects(one, 0, np.zeros(3), "map").objects) == 0
 
 
-def test_a_plan_survives_the_way_through_the_message():
+def test_a_plan_survives_the_conversion_to_a_message_and_back():
     ego = np.array([300.0, -40.0, 2.5])
     turned = 0.05 * np.arange(1, 81)
     poses = np.column_stack([20 * np.sin(turned), 20 * (1 - np.cos(turned)), turned])
@@ -155,13 +155,15 @@ def test_a_context_of_our_own_does_not_read_the_command_line(monkeypatch):
 
 @pytest.mark.dds
 def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
-    """Each subscription is made with the very QoS of the topic table."""
+    """Each subscription has the QoS of the topic table."""
     context = new_context()
     node = WorldNode(world, SMALL, RIG, context=context)
     ear = rclpy.create_node("ear", context=context)
-    heard = {topic.key: [] for topic in car_topics(SMALL)}
+    received = {topic.key: [] for topic in car_topics(SMALL)}
     for topic in car_topics(SMALL):
-        ear.create_subscription(message_class(topic.type), topic.name, heard[topic.key].append, qos_profile(topic.qos))
+        ear.create_subscription(
+            message_class(topic.type), topic.name, received[topic.key].append, qos_profile(topic.qos)
+        )
     with spin_in_background(node, ear, context=context):
         until = time.perf_counter() + 15.0
         while time.perf_counter() < until and not all(p.get_subscription_count() for p in node.inputs.values()):
@@ -177,14 +179,14 @@ def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
             assert (offered.qos_profile.reliability == ReliabilityPolicy.RELIABLE) == (topic.qos.value[0] == "reliable")
     assert len(moments) == 10
     for topic in car_topics(SMALL):
-        assert heard[topic.key], f"nothing came for {topic.key}"
-    for key, messages in heard.items():
+        assert received[topic.key], f"nothing came for {topic.key}"
+    for key, messages in received.items():
         stamps = [convert.stamp_ns(message.header) for message in messages if hasattr(message, "header")]
         assert all(np.diff(stamps[1:] if key.startswith("info") else stamps) > 0), key
         if key.startswith("image"):
             assert len(stamps) >= 8  # best effort, on a machine that may be busy
             assert set(stamps) <= {moment.stamp_ns for moment in moments}
-    assert convert.stamp_ns(heard["odometry"][0].header) == begin_ns
+    assert convert.stamp_ns(received["odometry"][0].header) == begin_ns
 
 
 @pytest.mark.dds
@@ -218,10 +220,10 @@ def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeyp
     node = WorldNode(world, SMALL, (), context=context)
     with spin_in_background(node, context=context):
         node.introduce()
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         alone = next(node.drive(1.0, Pacing(lock_step=True, real_time=False)))
         assert not alone.fresh
-        assert time.perf_counter() - begun >= 0.4
+        assert time.perf_counter() - start_s >= 0.4
         ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
         plan = Plan(world.stamp_ns, world.ego.map_from_ego, Trajectory(ahead, 0.1))
         threading.Timer(0.5, node._take, [outputs.trajectory(plan, SMALL)]).start()
@@ -230,7 +232,7 @@ def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeyp
 
 
 @pytest.mark.dds
-def test_the_world_as_a_process_ends_when_it_is_told_to():
+def test_the_world_as_a_process_ends_on_a_signal():
     process = subprocess.Popen(
         [sys.executable, "-m", "reflectdrive_ros.demo.world_node", "--seed", "3"],
         cwd=ROOT,
@@ -240,8 +242,8 @@ def test_the_world_as_a_process_ends_when_it_is_told_to():
         text=True,
     )
     try:
-        said = next((line for line in process.stdout if "the world is demo-00003" in line), "nothing")
-        assert process.poll() is None, said
+        ready_line = next((line for line in process.stdout if "the world is demo-00003" in line), "nothing")
+        assert process.poll() is None, ready_line
         process.send_signal(signal.SIGTERM)
         assert process.wait(10.0) == 0
     finally:

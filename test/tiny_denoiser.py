@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from reflectdrive_ros.model.curve.net import CurveNet, CurveNetConfig
+from reflectdrive_ros.core.vector_spec import VectorSpec
+from reflectdrive_ros.model.denoiser.net import DenoiserNet, DenoiserNetConfig
 from reflectdrive_ros.planning.denoiser import in_metres
-from reflectdrive_ros.vector_spec import VectorSpec
 
 SPEC = VectorSpec(
     agents=5, static_objects=3, lanes=6, route_lanes=4, predicted_agents=3, future_steps=8, future_dt_s=0.5
@@ -31,7 +31,10 @@ def tiny_denoiser(seed=0, **changes):
         "ego_inputs": True,
         "dropout": 0.0,
     }
-    net, generator = CurveNet(CurveNetConfig(SPEC, **{**measures, **changes})), torch.Generator().manual_seed(seed)
+    net, generator = (
+        DenoiserNet(DenoiserNetConfig(SPEC, **{**measures, **changes})),
+        torch.Generator().manual_seed(seed),
+    )
     net.initialise(generator)
     with torch.no_grad():
         for parameter in net.parameters():

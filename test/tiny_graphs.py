@@ -6,16 +6,18 @@ from pathlib import Path
 import cv2
 import numpy as np
 import onnx_ir as ir
+import pytest
 import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
 from tiny_net import tiny_inputs, tiny_net
 
-from reflectdrive_ros.config import ModelConfig
+from reflectdrive_ros.core.config import ModelConfig
+from reflectdrive_ros.core.recipe_config import DecodingConfig
+from reflectdrive_ros.deploy import quantise
 from reflectdrive_ros.features.images import WORDS, ModelInputs
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
-from reflectdrive_ros.recipe_config import DecodingConfig
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
 SEQUENCES = 6  # of a step whose number of action sequences is fixed
@@ -82,3 +84,10 @@ def rewrite(folder, change):
     card = json.loads((folder / "card.json").read_text())
     change(card)
     (folder / "card.json").write_text(json.dumps(card))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def products_of_tiny_networks_are_worth_it():
+    before, quantise.MIN_SIDE = quantise.MIN_SIDE, 16
+    yield
+    quantise.MIN_SIDE = before

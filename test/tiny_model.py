@@ -27,8 +27,8 @@ def straight_on():
     import torch.nn.functional as F
     from tiny_net import tiny_inputs, tiny_net, uniform_goal_values
 
+    from reflectdrive_ros.core.tokens import Codebook
     from reflectdrive_ros.features.images import WORDS
-    from reflectdrive_ros.tokens import Codebook
 
     net = uniform_goal_values(tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)).train()
     way = np.stack([SPEED_MPS * 0.5 * np.arange(1, 9), np.zeros(8)], -1)

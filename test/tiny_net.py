@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from reflectdrive_ros.core.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.net import TokenNet, TokenNetConfig
 from reflectdrive_ros.model.vision import VisionConfig
-from reflectdrive_ros.tokens import Axis, TokenLayout, decoding_rounds
 
 torch.set_num_threads(1)  # threads that wait for each other over a tiny matrix cost a hundred times what they save
 

@@ -9,20 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import hand_scenes
+import numpy as np
 import pytest
 import torch
-from tiny_net import tiny_config
+from tiny_net import tiny_config, tiny_inputs
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.data import cache, shards
+from reflectdrive_ros.core.tokens import TokenLayout
+from reflectdrive_ros.data import cache, distance_map, occupancy, shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.training import settings, train_state
+from reflectdrive_ros.training import augment, settings, train_state
 from reflectdrive_ros.training.data import Source, shape_of
+from reflectdrive_ros.training.losses import Batch
 
 warnings.filterwarnings("ignore", module="lightning_fabric")
 SCENES = 12  # in two shards
+LAYOUT = TokenLayout()
 
 
 def network(**changes):
@@ -118,3 +122,22 @@ def command(sets, out, *more, yaml="", config=None, kind="sft"):
         path.write_text(yaml)
     given = [kind, str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
     return parser.parse_args(given)
+
+
+def a_batch(net, masked=2, wrong=1, seed=0):
+    rng = np.random.default_rng(seed)
+    points = np.cumsum(rng.uniform(1.0, 3.0, (2, 8, 2)), axis=1)
+    clean = LAYOUT.encode(points)
+    actions = [augment.masked_actions(clean, masked, LAYOUT, rng)]
+    if wrong:
+        actions.append(augment.perturbed_actions(points, wrong, LAYOUT, rng))
+    shown = hand_scenes.scene(images=False)
+    distances = np.stack([distance_map.distance_map(shown.areas)] * 2)
+    taken = np.stack([occupancy.occupancy(shown)] * 2)
+    goals = np.stack([clean[:, 14:], clean[:, 14:] + 5, clean[:, 14:] - [7, 9]], 1).astype(np.int64)
+    worth = np.array([[0.9, 0.1, 0.4], [0.0, 1.0, 0.2]], np.float32)
+    parts = np.stack([worth > 0.0, worth > 0.3, worth > 0.5, np.ones_like(worth), worth], -1).astype(np.float32)
+    told = goals, worth, parts, np.array([[0, 2], [0, 1]])
+    about = np.arange(2), np.zeros(2, bool), np.ones(2, bool), np.ones((2, 2), bool)
+    tensors = (clean.astype(np.int64), np.concatenate(actions, 1).astype(np.int64), distances, taken, *told, *about)
+    return Batch(*tiny_inputs(net), *map(torch.from_numpy, tensors), masked=masked)

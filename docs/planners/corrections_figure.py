@@ -22,12 +22,11 @@ import numpy as np
 import shapely
 from rich.console import Console
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.bench.editing import UNCORRECTED
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import Array
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.scene import DrivingScene
-from reflectdrive_ros.domain import Array
 from reflectdrive_ros.evaluation import driving_scores, open_loop
 from reflectdrive_ros.evaluation.privilege import observe
 from reflectdrive_ros.planning import decoding_config, get_planner
@@ -37,6 +36,10 @@ from reflectdrive_ros.runtime.network import load_network
 from reflectdrive_ros.scoring import drivable
 
 FIGURES = {"reflectdrive2": ("corrections.svg", "AutoEdit"), "drivefine": ("refinements.svg", "refinement expert")}
+UNCORRECTED: dict[str, dict[str, Any]] = {  # settings of the planner's section without corrections
+    "reflectdrive2": {"edit_rounds": 0},
+    "drivefine": {"refine": False},
+}
 ALONE: dict[str, dict[str, Any]] = {"reflectdrive2": {}, "drivefine": {"candidates": 1}}  # settings of both plans
 PANELS = 3
 MOVED_M = 0.3  # a bin of the codebook

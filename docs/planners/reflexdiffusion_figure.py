@@ -19,11 +19,11 @@ import numpy as np
 import shapely
 from rich.console import Console
 
-from reflectdrive_ros import geometry
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import Array
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.scene import DrivingScene
-from reflectdrive_ros.domain import Array
 from reflectdrive_ros.evaluation import driving_scores, open_loop
 from reflectdrive_ros.evaluation.privilege import observe
 from reflectdrive_ros.planning import decoding_config, reflexdiffusion

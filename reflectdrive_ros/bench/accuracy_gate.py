@@ -17,11 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
-from ..config import Config
+from ..core.config import Config
+from ..core.domain import Array
 from ..data import shards
 from ..data.shards import SetError
 from ..deploy.quantise import ActivationRange, activation_ranges, write_calibration_graphs, write_quantised
-from ..domain import Array
 from ..evaluation import driving_scores, privilege
 from ..features.images import model_inputs
 from ..model.card import CARD, MAX_PDMS_DROP, GraphCard, GraphError
@@ -29,8 +29,15 @@ from ..planning import get_planner
 from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
 from ..runtime.network import golden, token_network
 from ..runtime.ort_backend import CalibrationDenoiser, CalibrationNetwork, OrtDenoiser, OrtNetwork
-from .denoiser import PRIVILEGE, compare_scores
-from .parity import compare_networks, full_rounds, lite_rounds, read_scenes, run_step
+from .parity import (
+    PRIVILEGE,
+    compare_denoisers,
+    compare_networks,
+    full_rounds,
+    lite_rounds,
+    read_scenes,
+    run_step,
+)
 
 CALIBRATION_SCENES = 64  # scenes from which activation ranges are measured
 
@@ -51,9 +58,9 @@ def quantise_and_check(
     learn, judge = sets
     ranges = calibrate(card, learn, config, console)
     make = OrtDenoiser if card.kind == "denoiser" else OrtNetwork
-    with tempfile.TemporaryDirectory() as place:
-        write_quantised(card, Path(place), precision, ranges)
-        network: AnyNetwork = make(GraphCard.read(Path(place) / CARD), 1, "cpu")
+    with tempfile.TemporaryDirectory() as scratch:
+        write_quantised(card, Path(scratch), precision, ranges)
+        network: AnyNetwork = make(GraphCard.read(Path(scratch) / CARD), 1, "cpu")
         gate = evaluate_gate(network, make(card, 1, "cpu"), judge, scenes, config, console)
         return write_quantised(card, folder, precision, ranges, golden(network), gate)
 
@@ -61,13 +68,13 @@ def quantise_and_check(
 def calibrate(card: GraphCard, folder: Path, config: Config, console: Console) -> dict[str, dict[str, ActivationRange]]:
     """Measures the ranges of activations on scenes of a set: of a token network in full and lite frames, of a denoiser
     in plans of the configured recipe. Raises SetError."""
-    with tempfile.TemporaryDirectory() as place:
-        write_calibration_graphs(card, Path(place))
-        watched = GraphCard.read(Path(place) / CARD)
+    with tempfile.TemporaryDirectory() as scratch:
+        write_calibration_graphs(card, Path(scratch))
+        calibrated = GraphCard.read(Path(scratch) / CARD)
         if card.kind == "denoiser":
-            recorded = _record_denoiser(CalibrationDenoiser(watched), folder, config, console)
+            recorded = _record_denoiser(CalibrationDenoiser(calibrated), folder, config, console)
         else:
-            recorded = _record_frames(CalibrationNetwork(watched), folder, console)
+            recorded = _record_frames(CalibrationNetwork(calibrated), folder, console)
     if not all(recorded.values()):
         raise SetError(f"{folder} holds no scene for the calibration")
     return activation_ranges(recorded)
@@ -86,9 +93,9 @@ def _record_denoiser(
 ) -> dict[str, list[dict[str, Array]]]:
     planner = get_planner(config)
     for scene in read_scenes(folder, CALIBRATION_SCENES, console, images=False):
-        seen = privilege.observe(scene, PRIVILEGE, with_vectors=True)
+        observation = privilege.observe(scene, PRIVILEGE, with_vectors=True)
         try:
-            driving_scores.plan_once(planner, seen, PlannerContext(config, network))
+            driving_scores.plan_once(planner, observation, PlannerContext(config, network))
         except PlanningError:
             continue  # such as a scene without a route; the gate counts them
     return network.recorded
@@ -101,7 +108,7 @@ def evaluate_gate(
     SetError.
     """
     if network.kind == "denoiser" and reference.kind == "denoiser":
-        numbers = compare_scores(network, reference, read_scenes(folder, scenes, console, images=False), config)
+        numbers = compare_denoisers(network, reference, read_scenes(folder, scenes, console, images=False), config)
         distance = ("difference_m_p50", "difference_m_p99")
     else:
         own, other = (token_network(each, str(folder), "the gate") for each in (network, reference))
@@ -133,10 +140,10 @@ def evaluate_gate(
 def sentence(gate: Mapping[str, Any]) -> str:
     low, high = gate["difference_95"]
     if "equal_share" in gate:
-        alike = f"{100 * gate['equal_share']:.1f} % of ids the same"
+        distance = f"{100 * gate['equal_share']:.1f} % of ids the same"
     else:
-        alike = f"plans {gate['difference_m_p50']:.2g} m apart (p99 {gate['difference_m_p99']:.2g} m)"
+        distance = f"plans {gate['difference_m_p50']:.2g} m apart (p99 {gate['difference_m_p99']:.2g} m)"
     return (
         f"gate: PDMS {gate['pdms']:.2f}, in float32 {gate['pdms_fp32']:.2f} (difference {low:+.2f} .. {high:+.2f} "
-        f"with 95 %), on {gate['scenes']} scenes of '{gate['set']}'; {alike}"
+        f"with 95 %), on {gate['scenes']} scenes of '{gate['set']}'; {distance}"
     )

@@ -3,8 +3,7 @@
 This process sends the recording's images at 10 Hz over DDS to the node in its own process. Overhead is the time from
 the front image's arrival to the trajectory's publication, minus the planner's time. The node measures it with its own
 clock, so it does not depend on the punctuality of this process. The bound is the decoding time of the three images on
-one thread, which every node that uses images needs. `cpu_ms_per_plan` is the processor time of all threads of the node,
-and `lock_wait_ms_..` what `bench.lock_wait` measures: how long decoding waits for the interpreter.
+one thread, which every node that uses images needs. `cpu_ms_per_plan` is the processor time of all threads of the node.
 """
 
 from __future__ import annotations
@@ -22,21 +21,19 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_list
-from ..config import Config, ConfigError, override_dotted
+from ..core.config import Config, ConfigError, override_dotted
 from ..demo.recordings import RECORDING, open_recording
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_list
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..replay.node import Harness
 from ..ros import image_decoding, outputs
 from ..ros.processes import running_node
 from ..ros.topics import message_class
-from .lock_wait import lock_waits_ms
 
 PERIOD_S = 0.1
 WARM_UP_S = 3.0
-PROBED_S = 10.0  # of `bench.lock_wait`
 SETTLE_S = 0.5  # time for the last outputs and diagnostics to arrive
 RAW_SIZE = (1920, 1080)
 KEY_BY_SUFFIX = {
@@ -64,27 +61,26 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = node_config(args)
     messages = messages_by_key(args.recording, args.raw)
     runs = [one_run(args, config, messages, errors, number) for number in range(args.runs)]
-    sent = {key: messages[key] for key in inputs_sent(messages, args)}
-    waits_ms = [] if args.raw else lock_waits_ms(config, sent, PROBED_S)
-    numbers = figures(runs, messages, args, config, waits_ms)
+    numbers = figures(runs, messages, args, config)
     write_numbers(args.json, numbers)
     console.print(table(numbers))
 
 
 def messages_by_key(recording: Path, raw: bool) -> dict[str, list[Any]]:
     """The recording's messages by input key, in order; images blown up to raw Full HD on request."""
-    found: dict[str, list[Any]] = {}
+    messages: dict[str, list[Any]] = {}
     for item in open_recording(recording).messages():
         parts = item.topic.split("/")
         key = next((key for suffix, key in KEY_BY_SUFFIX.items() if item.topic.endswith(suffix)), "")
         if "camera" in parts:
             key = f"{'image' if 'image' in parts else 'info'}:{parts[parts.index('camera') + 1]}"
         if key:
-            found.setdefault(key, []).append(item.message)
+            messages.setdefault(key, []).append(item.message)
     if raw:
-        for key in [key for key in found if key.startswith("image:")]:
-            found[key] = [upscale_to_full_hd(message) for message in found[key][:8]]  # 50 MB for each camera are enough
-    return found
+        for key in [key for key in messages if key.startswith("image:")]:
+            # 50 MB for each camera are enough
+            messages[key] = [upscale_to_full_hd(message) for message in messages[key][:8]]
+    return messages
 
 
 def upscale_to_full_hd(message: Any) -> Any:
@@ -92,9 +88,9 @@ def upscale_to_full_hd(message: Any) -> Any:
     pixels = cv2.resize(image_decoding.jpeg_pixels(message, "bench"), RAW_SIZE)
     width, height = RAW_SIZE
     image = message_class("sensor_msgs/msg/Image")
-    made = image(header=message.header, width=width, height=height, encoding="rgb8", step=3 * width)
-    made.data.frombytes(pixels.tobytes())
-    return made
+    raw = image(header=message.header, width=width, height=height, encoding="rgb8", step=3 * width)
+    raw.data.frombytes(pixels.tobytes())
+    return raw
 
 
 def node_config(args: argparse.Namespace) -> Config:
@@ -208,7 +204,6 @@ def figures(
     messages: dict[str, list[Any]],
     args: argparse.Namespace,
     config: Config,
-    waits_ms: list[float],
 ) -> dict[str, Any]:
     """Medians over the runs, and the bounds."""
     p50 = [float(np.percentile(r["overhead_ms"], 50)) for r in runs]
@@ -222,7 +217,6 @@ def figures(
         "overhead_ms_p99_runs": p99,
         "bound_decode_ms": decode_ms(images, config),
         "cpu_ms_per_plan": median(r["cpu_ms_per_plan"] for r in runs),
-        **{f"lock_wait_ms_p{p}": float(np.percentile(waits_ms, p)) for p in (50, 99, 100) if waits_ms},
         "bytes_per_instant": sum(len(image.data) for image in images),
         "frames_sent": [r["frames_sent"] for r in runs],
         "plans": [r["plans"] for r in runs],
@@ -248,10 +242,10 @@ def decode_ms(images: list[Any], config: Config) -> float:
     """Milliseconds to decode and resize the images of one instant on one thread, median of 50."""
     times = []
     for _ in range(50):
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         for image in images:
             image_decoding.pixels(image, "bench", config.cameras.width, config.cameras.height)
-        times.append(1e3 * (time.perf_counter() - begun))
+        times.append(1e3 * (time.perf_counter() - start_s))
     return median(times)
 
 
@@ -261,11 +255,6 @@ def table(numbers: dict[str, Any]) -> Table:
         "overhead p50": f"{numbers['overhead_ms_p50']:.2f} ms (bound: {numbers['bound_decode_ms']:.2f} ms to decode)",
         "overhead p99": f"{numbers['overhead_ms_p99']:.2f} ms",
         "processor time": f"{numbers['cpu_ms_per_plan']:.1f} ms for each plan",
-        **(
-            {"decoding waits": "for the interpreter, p50, p99, most: {:.2f}, {:.2f}, {:.2f} ms".format(*waits)}
-            if (waits := [numbers[key] for key in numbers if key.startswith("lock_wait_ms")])
-            else {}
-        ),
         "plans of frames": ", ".join(f"{p}/{f}" for p, f in zip(numbers["plans"], numbers["frames_sent"], strict=True)),
         "images lost": ", ".join(map(str, numbers["images_lost"])),
         "memory": ", ".join(

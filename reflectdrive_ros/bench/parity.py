@@ -21,18 +21,25 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, ModelConfig, load, override, override_dotted
+from ..core.config import Config, ModelConfig, load, override, override_dotted
+from ..core.domain import Array, Observation, Plan
+from ..core.recipe_config import DriveFineConfig
+from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array, Observation, Plan
 from ..evaluation import driving_scores, open_loop, privilege
+from ..evaluation.bootstrap import percent_interval
 from ..evaluation.driving_scores import MEASURES
 from ..features.images import ModelInputs, model_inputs
+from ..features.vectors import VectorInputs, vector_inputs
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
+from ..planning.denoiser import START_SCALE, Denoiser, in_metres, present_states, sample
 from ..planning.planner import (
     AnyNetwork,
     Network,
@@ -42,15 +49,10 @@ from ..planning.planner import (
     prefill_sequences,
     run_rounds,
 )
-from ..progress import track_progress
-from ..provenance import write_numbers
-from ..recipe_config import DriveFineConfig
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
-from ..runtime.network import load_network, token_network
+from ..runtime.network import SELF_CHECK_STEPS, load_network, token_network
 from ..scoring.scorer import Scene
-from ..tokens import Round, TokenLayout, decoding_rounds
-from . import denoiser
 
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 SETTINGS = (  # those of decoding are built into the graphs, those of the model are options
@@ -95,12 +97,12 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     vectors = network.kind == "denoiser"
     scenes = read_scenes(folder, args.limit, errors, images=not vectors)
     if network.kind == eager.kind == "denoiser":
-        numbers |= denoiser.compare(network, eager, scenes)
+        numbers |= compare_samples(network, eager, scenes)
     else:
         own, other = (token_network(each, args.model, "bench parity") for each in (network, eager))
         numbers |= {"planner": config.planner, **compare_networks(own, other, scenes, config)}
     write_numbers(args.json, numbers, weights_sha256=GraphCard.read(args.graphs).model["weights_sha256"])
-    (denoiser.show_comparison if vectors else show)(numbers, console)
+    (show_samples if vectors else show)(numbers, console)
 
 
 def both_networks(args: argparse.Namespace, config: Config) -> tuple[AnyNetwork, AnyNetwork, Config]:
@@ -114,11 +116,11 @@ def both_networks(args: argparse.Namespace, config: Config) -> tuple[AnyNetwork,
         raise GraphError(f"{args.graphs} was exported from other weights than --model: export them again")
     if card.kind == "token":
         config = replace(config, decoding=override(config.decoding, card.decoding()))
-    asked = (
+    models = (
         ModelConfig(graphs.file, graphs.sha256, args.backend, args.device, config.model.engines, args.threads),
         ModelConfig(weights.file, weights.sha256, "torch", "cpu", "", args.threads),
     )
-    network, eager = (load_network(model, config.decoding) for model in asked)
+    network, eager = (load_network(model, config.decoding) for model in models)
     assert network is not None  # there is none only where no file is named
     assert eager is not None
     return network, eager, config
@@ -137,14 +139,14 @@ def compare_networks(
     network: Network, reference: Network, scenes: Iterable[DrivingScene], config: Config
 ) -> dict[str, Any]:
     """Ids and PDMS of a network, and those of `reference`, on the same scenes. Raises SetError where there is none."""
-    pairs, sent, pdms, failures = list[Pair](), 0, list[list[float]](), list[str]()
+    pairs, equal_plans, pdms, failures = list[Pair](), 0, list[list[float]](), list[str]()
     planner = get_planner(config)
     for scene in scenes:
         pairs.append(decode_both(network, reference, model_inputs(scene.observation(), network.inputs)))
-        seen = privilege.observe(scene, PRIVILEGE)
-        plans = [_plan_of(planner, seen, PlannerContext(config, of), failures) for of in (network, reference)]
+        observation = privilege.observe(scene, PRIVILEGE)
+        plans = [_plan_of(planner, observation, PlannerContext(config, of), failures) for of in (network, reference)]
         mine, theirs = (None if plan is None else plan.tokens for plan in plans)
-        sent += mine is not None and theirs is not None and np.array_equal(mine, theirs)
+        equal_plans += mine is not None and theirs is not None and np.array_equal(mine, theirs)
         scored = scene.scored(vehicle=config.vehicle)
         pdms.append([0.0 if plan is None else _pdms(scored, plan, config) for plan in plans])
     if not pairs:
@@ -153,19 +155,19 @@ def compare_networks(
     difference = scores[:, 0] - scores[:, 1]
     return {
         **count_equal(pairs),
-        "equal_plans": sent,
+        "equal_plans": equal_plans,
         "failures": failures,
         "pdms": round(100.0 * float(scores[:, 0].mean()), 3),
         "pdms_reference": round(100.0 * float(scores[:, 1].mean()), 3),
         "pdms_difference": round(100.0 * float(difference.mean()), 3),
-        "pdms_difference_95": open_loop.bootstrap_interval(difference),
+        "pdms_difference_95": percent_interval(difference),
     }
 
 
-def _plan_of(planner: Planner, seen: Observation, planner_context: PlannerContext, failures: list[str]) -> Plan | None:
+def _plan_of(planner: Planner, observation: Observation, context: PlannerContext, failures: list[str]) -> Plan | None:
     """A plan from the initial state; None if planning fails, which scores 0."""
     try:
-        return driving_scores.plan_once(planner, seen, planner_context)
+        return driving_scores.plan_once(planner, observation, context)
     except PlanningError as fault:
         failures.append(str(fault))
         return None
@@ -212,21 +214,21 @@ def run_step(
     Edits are made on the first `edited` of them, which are what is returned; None: on all. A refinement expert counts
     as an edit.
     """
-    begun = time.perf_counter_ns()
+    start_ns = time.perf_counter_ns()
     if actions is None:
-        known = prefill_sequences(network, inputs)
-        context, actions = known.context, known.actions[:count]
+        prefilled = prefill_sequences(network, inputs)
+        context, actions = prefilled.context, prefilled.actions[:count]
     else:
         context = network.prefill(inputs)
-    read_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
+    prefill_ms, start_ns = 1e-6 * (time.perf_counter_ns() - start_ns), time.perf_counter_ns()
     actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
     actions = actions[:edited]
     edits = [each for each in rounds if each.edit and "edit" in network.capabilities]
-    drafted_ms, begun = 1e-6 * (time.perf_counter_ns() - begun), time.perf_counter_ns()
+    draft_ms, start_ns = 1e-6 * (time.perf_counter_ns() - start_ns), time.perf_counter_ns()
     actions, _ = run_rounds(partial(network.step, context), actions, edits)
     if "refine" in network.capabilities:
         actions, _ = network.refine(context, actions)
-    return actions, (read_ms, drafted_ms, 1e-6 * (time.perf_counter_ns() - begun))
+    return actions, (prefill_ms, draft_ms, 1e-6 * (time.perf_counter_ns() - start_ns))
 
 
 def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -246,11 +248,83 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
+# --- denoisers -------------------------------------------------------------------------------------------------------
+
+
+def sampled_m(network: Denoiser, inputs: VectorInputs, start: Array, guided: bool) -> Array:
+    """Futures (P, 1 + T, 4) in metres, sampled from a start; `guided`: by the mean of both predictions."""
+    context = network.encode(inputs, guided)
+    present = present_states(inputs, network.spec)
+    clean = sample(lambda x, at: network.denoise(context, x, at).mean(axis=0), start, present, SELF_CHECK_STEPS)
+    return in_metres(clean, network.spec)
+
+
+def compare_samples(network: Denoiser, reference: Denoiser, scenes: Iterable[DrivingScene]) -> dict[str, Any]:
+    """Distances in metres between the futures that both sample from the same noise. Raises SetError without scenes."""
+    spec, noise = network.spec, np.random.default_rng(0)
+    ego_m, all_m = list[float](), list[float]()
+    for scene in scenes:
+        inputs = vector_inputs(privilege.observe(scene, PRIVILEGE, with_drivable=False, with_vectors=True), spec)
+        start = START_SCALE * noise.standard_normal((spec.futures, 1 + spec.future_steps, 4))
+        distances_m = []
+        for guided in (False, True) if "guidance" in network.capabilities else (False,):
+            mine, theirs = (sampled_m(each, inputs, start, guided) for each in (network, reference))
+            distances_m.append(np.hypot(*np.moveaxis((mine - theirs)[..., :2], -1, 0)).max(axis=1))  # (P,)
+        ego_m.append(float(max(each[0] for each in distances_m)))
+        all_m.append(float(max(each.max() for each in distances_m)))
+    if not ego_m:
+        raise SetError("the set holds no scene to compare on")
+    return {
+        "scenes": len(ego_m),
+        "ego_difference_m_p50": float(np.median(ego_m)),
+        "ego_difference_m_max": max(ego_m),
+        "difference_m_max": max(all_m),
+    }
+
+
+def compare_denoisers(
+    network: Denoiser, reference: Denoiser, scenes: Iterable[DrivingScene], config: Config
+) -> dict[str, Any]:
+    """PDMS of the planner's plans with each network, from its initial state, on the same scenes, and the distances in
+    metres between both plans. A scene without a plan scores 0. Raises SetError without scenes.
+    """
+    planner, failures = get_planner(config), list[str]()
+    scores, moved_m = list[list[float]](), list[float]()
+    for scene in scenes:
+        observation = privilege.observe(scene, PRIVILEGE, with_vectors=True)
+        plans = {}
+        for name, each in (("own", network), ("reference", reference)):
+            try:
+                plan = driving_scores.plan_once(planner, observation, PlannerContext(config, each))
+                plans[name] = driving_scores.plan_waypoints(plan)[0]
+            except PlanningError as fault:
+                failures.append(str(fault))
+        rows = driving_scores.score_plans(scene.scored(vehicle=config.vehicle), plans, config.scoring)
+        pdms = MEASURES.index("pdms")
+        scores.append([rows[name][pdms] if name in rows else 0.0 for name in ("own", "reference")])
+        if len(plans) == 2:
+            moved_m.append(float(np.hypot(*(plans["own"] - plans["reference"])[:, :2].T).max()))
+    if not scores:
+        raise SetError("the set holds no scene to compare on")
+    pairs = np.array(scores)  # (N, 2)
+    return {
+        "scenes": len(pairs),
+        "failures": failures,
+        "pdms": round(100.0 * float(pairs[:, 0].mean()), 3),
+        "pdms_reference": round(100.0 * float(pairs[:, 1].mean()), 3),
+        "pdms_difference_95": percent_interval(pairs[:, 0] - pairs[:, 1]),
+        **{f"difference_m_p{share}": round(float(np.percentile(moved_m or [0.0], share)), 4) for share in (50, 99)},
+    }
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
 def show(numbers: Mapping[str, Any], console: Console) -> None:
     scenes, bins = numbers["scenes"], numbers["largest_difference_bins"]
     low, high = numbers["pdms_difference_95"]
-    beside = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch"
-    console.print(f"{beside}, {scenes} scenes of '{numbers['set']}'")
+    networks = f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch"
+    console.print(f"{networks}, {scenes} scenes of '{numbers['set']}'")
     console.print(table(numbers))
     console.print(
         f"PDMS {numbers['pdms']:.2f}, that of eager torch {numbers['pdms_reference']:.2f}: difference "
@@ -271,3 +345,12 @@ def table(numbers: Mapping[str, Any]) -> Table:
     ):
         rows.append((name, str(of), str(equal), f"{100 * equal / of:.2f}"))
     return make_table(("", "there are", "the same", "%"), rows)
+
+
+def show_samples(numbers: Mapping[str, Any], console: Console) -> None:
+    console.print(
+        f"{numbers['backend_description']}, {numbers['precision']}, beside eager torch, {numbers['scenes']} scenes of "
+        f"'{numbers['set']}': plans sampled from the same noise differ by at most "
+        f"{numbers['ego_difference_m_max']:.2g} m (median {numbers['ego_difference_m_p50']:.2g} m), futures of "
+        f"neighbours by at most {numbers['difference_m_max']:.2g} m"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import UserError
+from ..infra.errors import UserError
 
 Numbers = Mapping[str, Any]
 STALE = "stale"  # the key that `results` adds to numbers that are not of the present code

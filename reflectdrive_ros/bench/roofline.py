@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..model.token.ops import SEGMENT, SEGMENTS, GoalRules
 
 if TYPE_CHECKING:
-    from ..model.curve.net import CurveNetConfig
+    from ..model.denoiser.net import DenoiserNetConfig
     from ..model.token.net import TokenNetConfig
 
 WEIGHT_BYTES = 4  # float32
-FUTURE_HIDDEN, FREQUENCIES = 512, 256  # of a denoiser, as in model.curve.net
+FUTURE_HIDDEN, FREQUENCIES = 512, 256  # of a denoiser, as in model.denoiser.net
 
 
 class Cost(NamedTuple):
@@ -56,9 +56,9 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
         prompt * (attention + of_prompt) + attention_macs(prompt, prompt + length)
     ) + last
     points, of_route = len(config.route_at_m), width * (width + config.goal_hidden)
-    asked = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # x bins whose y distribution is evaluated
-    goal_y = asked * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
-    goal_y += points * (of_route + width * ys) + asked * points * (width + config.goal_hidden + ys)
+    columns_x = SEGMENT * min(SEGMENTS, -(-xs // SEGMENT))  # x bins whose y distribution is evaluated
+    goal_y = columns_x * config.goal_hidden * ys + 2 * width * config.goal_hidden + width * ys
+    goal_y += points * (of_route + width * ys) + columns_x * points * (width + config.goal_hidden + ys)
 
     def through_layers(count: int) -> int:
         tokens = length * count
@@ -67,26 +67,26 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
     goal = through_layers(1) + layout.points * heads + width * xs + goal_y
     values = (2 * width + 1) * config.goal_hidden
     step = through_layers(sequences) + layout.points * sequences * heads
-    kept = measures.layers * prompt * keys_values
+    cache = measures.layers * prompt * keys_values
     goal_weights = (ys + layout.axes[0].bins) * config.goal_hidden + 2 * width * config.goal_hidden + of_route
     action_weights = measures.layers * of_action + heads
-    found = {
+    parts = {
         "vision": _vision(config),
-        "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + kept),
-        "step": _cost(step, measures.layers * attention + action_weights + kept),
+        "prefill": _cost(prefill, measures.layers * (attention + of_prompt) + cache),
+        "step": _cost(step, measures.layers * attention + action_weights + cache),
     }
     if not layout.goal:
-        return found
+        return parts
     return {
-        **found,
+        **parts,
         "goal": _cost(goal, action_weights + goal_weights),  # the attention's weights are read with the prompt
         "rescore": _cost(
-            through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + kept + values
+            through_layers(rescored) + rescored * values, measures.layers * (attention + of_action) + cache + values
         ),
     }
 
 
-def denoiser_costs(config: CurveNetConfig, batch: int) -> dict[str, Cost]:
+def denoiser_costs(config: DenoiserNetConfig, batch: int) -> dict[str, Cost]:
     """Costs of `encode` of a denoiser, and of `denoise`, one evaluation of its sampler, on a batch of 1 or 2."""
     spec, hidden, tokens = config.spec, config.hidden, config.elements
 
@@ -105,12 +105,12 @@ def denoiser_costs(config: CurveNetConfig, batch: int) -> dict[str, Cost]:
     route, route_weights = mixer(spec.route_lanes * spec.lane_points, 4, config.route_tokens, config.route_channels, 1)
     of_static, of_agent, of_lane = (10 + hidden) * hidden, 3 * config.mixer_channels, 5 * config.mixer_channels
     attention, mlp = 4 * hidden * hidden, 8 * hidden * hidden
-    kept = config.decoder_layers * 2 * hidden  # keys and values of an element
+    cache = config.decoder_layers * 2 * hidden  # keys and values of an element
     ego = (6 + hidden) * hidden if config.ego_inputs else 0
     encode = spec.agents * (agent + of_agent) + spec.static_objects * of_static + spec.lanes * (lane + of_lane)
-    encode += tokens * (7 * hidden + config.encoder_layers * (attention + mlp + 2 * tokens * hidden) + kept * hidden)
+    encode += tokens * (7 * hidden + config.encoder_layers * (attention + mlp + 2 * tokens * hidden) + cache * hidden)
     encode_weights = agent_weights + of_agent + of_static + lane_weights + of_lane + 7 * hidden
-    encode_weights += config.encoder_layers * (attention + mlp) + kept * hidden + route_weights + ego
+    encode_weights += config.encoder_layers * (attention + mlp) + cache * hidden + route_weights + ego
 
     futures, future = spec.futures, 4 * (1 + spec.future_steps)
     read, write = (future + hidden) * FUTURE_HIDDEN, 4 * hidden * (hidden + future)
@@ -120,8 +120,8 @@ def denoiser_costs(config: CurveNetConfig, batch: int) -> dict[str, Cost]:
     denoise = condition + futures * (read + config.decoder_layers * (layer + attended) + write)
     weights = condition + read + config.decoder_layers * layer + write
     return {
-        "encode": _cost(batch * (encode + route + ego), encode_weights + batch * tokens * kept),
-        "denoise": _cost(batch * denoise, weights + batch * tokens * kept),
+        "encode": _cost(batch * (encode + route + ego), encode_weights + batch * tokens * cache),
+        "denoise": _cost(batch * denoise, weights + batch * tokens * cache),
     }
 
 

@@ -26,13 +26,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments, geometry
-from ..command import command, make_table
-from ..domain import AgentKind, Array
+from ..core import geometry
+from ..core.domain import AgentKind, Array
 from ..evaluation import golden
 from ..evaluation.golden import SCORING_V1, SCORING_V2, GoldenError, GoldenScene
-from ..progress import track_progress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import Scene, score
@@ -109,11 +110,11 @@ def make_agents(scene: Scene, count: int) -> AgentTracks:
     """Agents that stand and drive along and beside the route, spread evenly by golden ratios; deterministic."""
     k = np.arange(count)
     along = np.interp((k * 0.618034) % 1.0, [0, 1], [-10.0, 90.0])
-    aside = np.interp((k * 0.754878) % 1.0, [0, 1], [-25.0, 25.0])
+    lateral_m = np.interp((k * 0.754878) % 1.0, [0, 1], [-25.0, 25.0])
     speed = np.where(k % 3 == 0, 0.0, 3.0 + (k * 0.569840) % 1.0 * 8.0)
     travelled = along[:, None] + speed[:, None] * DT_S * np.arange(SAMPLES)
     base = geometry.sample(scene.centerline, travelled.reshape(-1)).reshape(count, SAMPLES, 3)
-    poses = geometry.compose(base, np.stack([np.zeros(count), aside, np.zeros(count)], axis=-1)[:, None])
+    poses = geometry.compose(base, np.stack([np.zeros(count), lateral_m, np.zeros(count)], axis=-1)[:, None])
     return AgentTracks(
         poses,
         np.ones((count, SAMPLES), bool),
@@ -136,9 +137,9 @@ def quartiles_ms(
     turns = [(name, action) for _ in range(-(-runs // RUNS_PER_TURN)) for name, action in actions.items()]
     for name, action in track_progress(turns, "scoring", console):
         for _ in range(RUNS_PER_TURN):
-            begun = time.process_time(), time.perf_counter()
+            starts_s = time.process_time(), time.perf_counter()
             action()
-            spent[name].append((time.process_time() - begun[0], time.perf_counter() - begun[1]))
+            spent[name].append((time.process_time() - starts_s[0], time.perf_counter() - starts_s[1]))
     return {
         name: (np.percentile([1e3 * cpu for cpu, _ in both], (25, 50, 75)).tolist(), 1e3 * median(w for _, w in both))
         for name, both in spent.items()

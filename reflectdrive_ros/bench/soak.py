@@ -6,7 +6,7 @@
 The world runs in this process, at most in real time, the node in its own. The node's memory, descriptors and threads
 are read every second. Each tick waits for its plan; if rendering and planning take longer than 0.1 s, so do ticks. A
 plan is late by `engine.deadline_ms`; `gap_ms` is the time between published plans. Exit code 1 when a limit is
-exceeded.
+exceeded. A signal ends the drive early: the numbers are those until then.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_list, run_program
-from ..config import Config, override_dotted
+from ..core.config import Config, override_dotted
 from ..demo import world_bag
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
-from ..progress import ShownProgress
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_list
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.signals import defer_signals
 from ..replay.node import PlannerOutputs
 from ..ros.processes import isolated_environment, running_node
 from ..runtime import cli_args
@@ -69,7 +70,7 @@ def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[
     """Drives for `args.minutes`; returns the numbers."""
     os.environ.update(isolated_environment())
     watch = ProcessMonitor()
-    moments = fresh = 0
+    moments, fresh, minutes = 0, 0, 0.0
     context = new_context()
     with TemporaryDirectory() as folder, world_bag.open_world(args, config) as world:
         log = Path(folder) / "node.log"
@@ -77,7 +78,7 @@ def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[
         with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
-            with ShownProgress(errors, hidden=not errors.is_terminal) as progress:
+            with ShownProgress(errors, hidden=not errors.is_terminal) as progress, defer_signals() as request:
                 task, lines = progress.add_task("soaking", total=args.minutes), 1
                 for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)
@@ -88,14 +89,14 @@ def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[
                     if minutes >= lines * args.minutes / PROGRESS_LINES:
                         progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
                         lines += 1
-                    if minutes >= args.minutes:
+                    if minutes >= args.minutes or request.number is not None:
                         break
     return {
         "planner": args.planner,
         **watch.numbers(),
         "moments": moments,
         "fresh_plans": fresh,
-        "minutes": args.minutes,
+        "minutes": round(minutes, 1),
     }
 
 
@@ -124,8 +125,8 @@ class ProcessMonitor:
                 self.late += 1
                 self.late_steps[status.step_kind] += 1
             self.stops += status.source == status.SOURCE_STOP
-        for kept in answers.kept.values():  # the drive is long: what has been counted is let go
-            kept.clear()
+        for messages in answers.kept.values():  # the drive is long: what has been counted is let go
+            messages.clear()
         if time.perf_counter() >= self._due:
             self._due = time.perf_counter() + 1.0
             self.memory_mb.append(resident_mb(pid))
@@ -191,7 +192,3 @@ def table(numbers: dict[str, Any]) -> Table:
         rows[f"{name} p50 / p99 / max"] = f"{times} ms"
     rows["limits exceeded"] = ", ".join(name for name, met in numbers["limits_met"].items() if not met) or "none"
     return make_list(f"soak · {numbers['planner']} · {numbers['minutes']:g} min", rows)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_program(__doc__, add_arguments, run))

@@ -13,30 +13,19 @@ from pathlib import Path
 from .results_table import Numbers, ResultsError
 
 PACKAGE = "reflectdrive_ros"
-GROUND = (
-    *("agent_history.py", "agent_motion.py", "config.py", "domain.py", "geometry.py", "kinematics.py", "lanes.py"),
-    *("recipe_config.py", "tokens.py", "vector_spec.py"),
-)
-ROOMS = ("features", "scoring", "model", "data", "planning", "sim", "runtime", "evaluation")
-SCORED = ("src", "models", *(f"{PACKAGE}/{room}" for room in (*GROUND, *ROOMS)))  # paths of a plan and of its score
+ROOMS = ("core", "maps", "features", "scoring", "model", "data", "planning", "sim", "runtime", "evaluation")
+SCORED = ("src", "models", *(f"{PACKAGE}/{room}" for room in ROOMS))  # paths of a plan and of its score
 TOKENS = (f"{PACKAGE}/model/token", f"{PACKAGE}/features/images.py", f"{PACKAGE}/features/reprojection.py")
+OTHERS = ("src", "models", PACKAGE, "test/faults")  # of any other command
 PATHS: dict[str, tuple[str, ...]] = {  # command of the file -> the paths on which its numbers depend
     "eval": SCORED,
-    **{
-        f"bench {name}": (*SCORED, f"{PACKAGE}/bench/{name}.py")
-        for name in ("decoding", "repair", "inputs", "parity", "step", "planner")
-    },
-    "bench reflection": (
-        *SCORED,
-        *(f"{PACKAGE}/bench/{name}.py" for name in ("reflection", "reflection_drives", "reflection_variants")),
-    ),
-    "bench headroom": (*SCORED, f"{PACKAGE}/training"),
+    "bench parity": (*SCORED, f"{PACKAGE}/bench/parity.py"),
+    "bench step": (*SCORED, *(f"{PACKAGE}/bench/{name}.py" for name in ("step", "parity", "roofline"))),
     "bench scoring": ("src", f"{PACKAGE}/scoring", f"{PACKAGE}/bench/scoring.py"),
     "bench node": (*SCORED, f"{PACKAGE}/ros", f"{PACKAGE}/bench/node.py"),
-    "bench cluster": (*SCORED, f"{PACKAGE}/cluster.py", f"{PACKAGE}/parallel.py", f"{PACKAGE}/bench/cluster.py"),
+    "bench soak": OTHERS,
 }
 DRIVES = tuple(f"{PACKAGE}/evaluation/{name}.py" for name in ("closed_loop", "incidents", "worlds"))  # of --closed-loop
-OTHERS = ("src", "models", PACKAGE, "test/faults")  # of any other command
 ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses but those that name them
     "constant_velocity": (f"{PACKAGE}/planning/constant_velocity.py",),
     "route_follower": (f"{PACKAGE}/planning/route_follower.py",),
@@ -88,8 +77,9 @@ def pathspecs(numbers: Numbers) -> list[str]:
     words = str(numbers.get("command", "")).removeprefix("reflectdrive ").split()
     paths = PATHS.get(" ".join(words[: 2 if words[:1] == ["bench"] else 1]), OTHERS)
     of_rows = (name for key in ("drivers", "planners") for name in numbers.get(key, ()))
-    named = {name.partition(" ")[0] for name in (*words, *of_rows, str(numbers.get("planner", "")))}
-    own = {path for planner in named & ONLY_OF.keys() or ONLY_OF for path in ONLY_OF[planner]}
+    planners = {name.partition(" ")[0] for name in (*words, *of_rows, str(numbers.get("planner", "")))}
+    variants = "--variant" in words  # may be of any planner
+    own = {path for planner in (not variants and planners & ONLY_OF.keys()) or ONLY_OF for path in ONLY_OF[planner]}
     others = {path for some in ONLY_OF.values() for path in some} - own
     unused = sorted(others) if "--closed-loop" in words or paths is OTHERS else [*DRIVES, *sorted(others)]
     return [*paths, *(f":(exclude){path}" for path in ("*.md", *unused))]
@@ -134,15 +124,15 @@ def _has(root: Path, commit: str) -> bool:
 def _git(folder: Path, *arguments: str) -> str:
     """What git prints. Raises ResultsError with the sentence of git."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, encoding="utf-8", errors="replace", check=False
         )
     except OSError as fault:
         raise ResultsError(f"git cannot be run: {fault.strerror}; the age of the numbers is judged by it") from None
-    if done.returncode:
-        first, *_ = [*done.stderr.strip().splitlines(), f"git ended with {done.returncode}"]
+    if process.returncode:
+        first, *_ = [*process.stderr.strip().splitlines(), f"git ended with {process.returncode}"]
         raise ResultsError(f"the age of the numbers in {folder} cannot be judged: {first}; use a git clone")
-    return done.stdout
+    return process.stdout
 
 
 def refusal(reasons: Mapping[str, str], files: Mapping[str, Numbers], folder: Path) -> Iterable[str]:

@@ -18,12 +18,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..documents import FILE_NAME, array, check_fields, read_json, text
-from ..domain import Array, PlanSource, Verdict
-from ..parallel import Workers, map_restartable
-from ..provenance import write_numbers
+from ..core.domain import Array, PlanSource, Verdict
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.documents import FILE_NAME, array, check_fields, read_json, text
+from ..infra.parallel import Workers, map_restartable
+from ..infra.provenance import write_numbers
 from ..replay.compare import BAGS_MIN, CLUSTER_S, CLUSTERS_MIN, Difference, assign_clusters, difference, pair_stamps
 from ..replay.plan_measures import PLANS_FILE, SUMMARY_BYTES, MeasuresError, PlanMeasures, read_measures
 

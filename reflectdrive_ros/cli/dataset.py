@@ -24,19 +24,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, override_dotted
+from ..core.config import Config, override_dotted
 from ..data import frame_index
-from ..errors import UserError
+from ..dataset.checks import FrameLimits
+from ..dataset.conversion import Dataset, DatasetOptions, make_dataset
+from ..dataset.report import write_report
 from ..evaluation import navsim_sets
-from ..files import lock_folder, read_limited, shown
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.errors import UserError
+from ..infra.files import lock_folder, read_limited, shown
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
 from ..planning import LEARNED
-from ..progress import ShownProgress
-from ..provenance import write_numbers
-from ..replay.dataset import Dataset, DatasetOptions, make_dataset
-from ..replay.dataset_checks import FrameLimits
-from ..replay.dataset_report import write_report
 from ..runtime import cli_args
 from ..runtime.engine import image_size
 

@@ -23,18 +23,20 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_list
-from ..config import Config
+from ..core.config import Config
 from ..demo import live, world_bag, world_messages
 from ..demo.recordings import RECORDING
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
-from ..errors import UserError
 from ..evaluation.driving_scores import extend
-from ..files import lock_folder, resolve
+from ..infra import arguments
+from ..infra.command import command, make_list
+from ..infra.errors import UserError
+from ..infra.files import lock_folder, resolve
+from ..infra.progress import ShownProgress
+from ..infra.provenance import provenance
+from ..infra.signals import Request, defer_signals
+from ..maps.sumo import SumoMissing
 from ..model.card import RENDERED
-from ..progress import ShownProgress
-from ..provenance import provenance
 from ..replay.chunks import ReplayChunks
 from ..replay.counters import PublishedPlan, ReplayCounters
 from ..replay.engine import PlansBag
@@ -46,8 +48,6 @@ from ..ros.processes import isolated_environment, running_node
 from ..runtime import cli_args
 from ..runtime.engine import planner_note
 from ..runtime.model_file import card_layout
-from ..sim.sumo import SumoMissing
-from ..stopping import Request, defer_signals
 from . import make_bag, replay
 from .replay import planner_rows
 

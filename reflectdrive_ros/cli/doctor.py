@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, load, override_dotted
-from ..provenance import write_numbers
+from ..core.config import Config, load, override_dotted
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.provenance import write_numbers
 from ..ros.system_checks import Finding, State, run_checks
 
 

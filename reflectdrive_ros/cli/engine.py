@@ -20,13 +20,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, ConfigError, ModelConfig, override, override_dotted
+from ..core.config import Config, ConfigError, ModelConfig, override, override_dotted
+from ..core.recipe_config import DecodingConfig
 from ..deploy.engines import BuiltEngine, build, try_build
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.provenance import write_numbers
 from ..model.card import GraphCard
-from ..provenance import write_numbers
-from ..recipe_config import DecodingConfig
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network
 

@@ -24,21 +24,21 @@ import onnx_ir
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
 from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
-from ..command import command, make_table
-from ..config import DENOISER_PLANNERS, Config, ConfigError, load, override_dotted
+from ..core.config import DENOISER_PLANNERS, Config, ConfigError, load, override_dotted
 from ..data import shards
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
 from ..deploy.export_denoiser import export_denoiser
-from ..files import atomic_folder
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.files import atomic_folder
+from ..infra.provenance import provenance, write_numbers
 from ..model import checkpoint
 from ..model.card import CARD, LARGEST_BATCH, QUANTISED, RENDERED, GraphCard
 from ..model.checkpoint import CheckpointError
-from ..model.curve import checkpoint as curve_checkpoint
+from ..model.denoiser import checkpoint as curve_checkpoint
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
-from ..provenance import provenance, write_numbers
 from ..runtime.model_file import network_kind, read_card
 from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork

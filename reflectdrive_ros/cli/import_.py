@@ -25,12 +25,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..command import HelpFormatter, command, make_table
 from ..deploy.published_case import Difference, compare, read_case
-from ..files import sha256_of
-from ..model.curve.net import CurveNet
-from ..model.curve.published import KIND, load_published, save_imported, weights_file
-from ..provenance import write_numbers
+from ..infra.command import HelpFormatter, command, make_table
+from ..infra.files import sha256_of
+from ..infra.provenance import write_numbers
+from ..model.denoiser.net import DenoiserNet
+from ..model.denoiser.published import KIND, load_published, save_imported, weights_file
 
 WEIGHTS = "weights.safetensors"
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     return 0 if within else 1
 
 
-def describe(net: CurveNet) -> dict[str, Any]:
+def describe(net: DenoiserNet) -> dict[str, Any]:
     """Measures of a network, its parameters and tensors."""
     spec, config = asdict(net.config.spec), asdict(net.config)
     measures = {name: value for part in (spec, config) for name, value in part.items() if type(value) is int}

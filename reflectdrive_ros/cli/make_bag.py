@@ -16,15 +16,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, ConfigError, override_dotted
+from ..core.config import Config, ConfigError, override_dotted
 from ..demo import world_bag
 from ..demo.recordings import Recording, open_recording
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 from ..model.card import RENDERED
 from ..planning import get_planner
-from ..progress import track_progress
-from ..provenance import write_numbers
 from ..ros.bag import IMAGE_DOMAIN, STORAGES, BagReader, BagWriter
 
 WORLD = Path("world")

@@ -16,11 +16,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_list, make_table
-from ..config import Config, ConfigError
-from ..files import lock_folder
-from ..progress import ShownProgress
+from ..core.config import Config, ConfigError
+from ..infra import arguments
+from ..infra.command import command, make_list, make_table
+from ..infra.files import lock_folder
+from ..infra.progress import ShownProgress
+from ..infra.storage import is_remote
 from ..replay import golden
 from ..replay.bag_folders import holds_bags
 from ..replay.bag_topics import ambiguous_choices
@@ -31,7 +32,6 @@ from ..replay.many import replay_many
 from ..replay.plan_measures import SCORES
 from ..replay.record import ReplayRecord
 from ..runtime import cli_args
-from ..storage import is_remote
 
 MANY_FOLDER = Path("out") / "replays"  # of several bags
 

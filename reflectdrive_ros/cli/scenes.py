@@ -18,16 +18,16 @@ import cv2
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
 from ..data import sets, shards
 from ..data.contact_sheet import contact_sheet
 from ..data.scene import FAMILIES
 from ..data.sets import SceneSetSpec
 from ..data.shards import Index, SetError
-from ..errors import UserError
 from ..evaluation import scene_sets
-from ..provenance import write_numbers
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.errors import UserError
+from ..infra.provenance import write_numbers
 
 MAX_SHOWN = 1000  # scenes in one image
 

@@ -21,16 +21,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table
-from ..config import Config, ScoringConfig, override_dotted
-from ..documents import DocumentError, array, check_fields, maybe, named, number, text, whole
+from ..core.config import Config, ScoringConfig, override_dotted
+from ..core.tokens import Codebook
 from ..evaluation import golden
 from ..evaluation.golden import GoldenError
-from ..files import atomic_file
-from ..progress import track_progress
-from ..provenance import write_numbers
-from ..tokens import Codebook
+from ..infra import arguments
+from ..infra.command import command, make_table
+from ..infra.documents import DocumentError, array, check_fields, maybe, named, number, text, whole
+from ..infra.files import atomic_file
+from ..infra.progress import track_progress
+from ..infra.provenance import write_numbers
 
 COLUMNS = {
     "v1": ("NC", "DAC", "EP", "TTC", "C", "DDC", "PDMS"),

@@ -17,13 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_list
-from ..config import Config
-from ..errors import UserError
-from ..installing import pip_extra
+from ..core.config import Config
+from ..infra import arguments
+from ..infra.command import command, make_list
+from ..infra.errors import UserError
+from ..infra.installing import pip_extra
+from ..infra.provenance import write_numbers
 from ..planning import LEARNED, VECTOR_PLANNERS
-from ..provenance import write_numbers
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, check_network
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from rich.console import Console
 
-from .. import arguments
-from ..command import command
-from ..config import override_dotted
+from ..core.config import override_dotted
+from ..infra import arguments
+from ..infra.command import command
+from ..infra.signals import end_with_parent
 from ..model.token.net import TokenNetConfig
-from ..stopping import end_with_parent
 from ..training import denoiser_runs, diffusion, refine, rl, runs, settings, token_runs
 from ..training.runs import RunSources
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import arguments
-from ..command import HelpFormatter
-from ..config import ConfigError
+from ..core.config import ConfigError
 from ..data.scene import FAMILIES
+from ..infra import arguments
+from ..infra.command import HelpFormatter
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> None:

@@ -26,14 +26,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..documents import DocumentError, read_arrays
-from ..domain import Array, Command, Observation
+from ..core.domain import Array, Command, Observation
+from ..core.tokens import Codebook
 from ..features import images as features
 from ..features.images import InputSpec, WordTokenizer
-from ..files import write_atomic
-from ..parallel import Workers, map_restartable
-from ..storage import is_remote
-from ..tokens import Codebook
+from ..infra.documents import DocumentError, read_arrays
+from ..infra.files import write_atomic
+from ..infra.parallel import Workers, map_restartable
+from ..infra.storage import is_remote
 from . import distance_map, occupancy, shards
 from .shards import SetError, ShardNote
 

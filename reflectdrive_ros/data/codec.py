@@ -22,7 +22,8 @@ import cv2
 import numpy as np
 import shapely
 
-from ..documents import (
+from ..core.domain import Array, CameraFrame, Command, EgoState
+from ..infra.documents import (
     DocumentError,
     anything,
     array,
@@ -36,9 +37,8 @@ from ..documents import (
     text,
     whole,
 )
-from ..domain import Array, CameraFrame, Command, EgoState
-from ..errors import UserError
-from ..files import shown
+from ..infra.errors import UserError
+from ..infra.files import shown
 from ..scoring.areas import MapAreas, RedLights, polygons_of
 from ..scoring.scorer import Reference
 from ..scoring.simulate import STEPS

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from .. import geometry
-from ..domain import AgentKind, Array, CameraFrame
+from ..core import geometry
+from ..core.domain import AgentKind, Array, CameraFrame
 from .scene import NOW, DrivingScene
 
 ROW_PX = 216  # height of a scene in the sheet

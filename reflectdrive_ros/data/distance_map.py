@@ -11,9 +11,9 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.tokens import Codebook
 from ..scoring.areas import MapAreas
-from ..tokens import Codebook
 
 X_RANGE_M = (-10.0, 80.0)
 Y_RANGE_M = (-35.0, 35.0)

@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
-from ..files import read_limited, shown, write_atomic
+from ..infra.documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
+from ..infra.files import read_limited, shown, write_atomic
 from .shards import SetError
 
 FORMAT = 2  # of an index, and of a set made of recordings; in format 1 the index was JSON lines

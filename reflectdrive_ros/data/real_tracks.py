@@ -28,15 +28,25 @@ from typing import Any
 import numpy as np
 import shapely
 
-from .. import geometry
-from ..agent_motion import with_motion
-from ..config import VehicleConfig
-from ..documents import DocumentError, array, check_fields, maybe, number, parse_json, read_arrays, text, whole
-from ..domain import AgentHistory, Agents, Array, EgoState, Observation
-from ..errors import UserError
-from ..files import shown
-from ..kinematics import forecast
-from ..lanes import Lane, LaneSegments, lanes_at, route_line, same_road, shortest_path
+from ..core import geometry
+from ..core.agent_motion import with_motion
+from ..core.config import VehicleConfig
+from ..core.domain import AgentHistory, Agents, Array, EgoState, Observation
+from ..core.kinematics import forecast
+from ..core.lanes import Lane, LaneSegments, lanes_at, route_line, same_road, shortest_path
+from ..infra.documents import (
+    DocumentError,
+    array,
+    check_fields,
+    maybe,
+    number,
+    parse_json,
+    read_arrays,
+    text,
+    whole,
+)
+from ..infra.errors import UserError
+from ..infra.files import shown
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas
 from ..scoring.contacts import AgentTracks
@@ -268,7 +278,7 @@ def _lanes(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[int, La
             polygons=tuple(parts),
             successors=tuple(other for other in entry["succ"] if other in known),
             predecessors=tuple(other for other in entry["pred"] if other in known),
-            beside=tuple(other for other in (entry.get("left"), entry.get("right")) if other in known),
+            adjacent=tuple(other for other in (entry.get("left"), entry.get("right")) if other in known),
             speed_limit_mps=entry.get("speed_limit"),
         )
     return lanes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..domain import AgentKind, Array
+from ..core.domain import AgentKind, Array
 from .scene import NOW, Tracks
 
 TURN_RAD, BACK_RAD, CURVE_RAD = 0.7, 2.2, 0.3

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ..agent_motion import with_motion
-from ..config import VehicleConfig
-from ..domain import (
+from ..core.agent_motion import with_motion
+from ..core.config import VehicleConfig
+from ..core.domain import (
     AgentHistory,
     Agents,
     Array,
@@ -27,8 +27,8 @@ from ..domain import (
     StopLines,
     TrafficLights,
 )
-from ..field_checks import check_array
-from ..kinematics import forecast
+from ..core.field_checks import check_array
+from ..core.kinematics import forecast
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
 from ..scoring.scorer import WAYPOINTS, Reference, Scene

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import shapely
 
-from .. import geometry
-from ..domain import Array, LightState, StopLines, TrafficLights
-from ..lanes import LANE_RADIUS_M, Lane, LaneSegments
+from ..core import geometry
+from ..core.domain import Array, LightState, StopLines, TrafficLights
+from ..core.lanes import LANE_RADIUS_M, Lane, LaneSegments
 from ..scoring.areas import MapAreas, RedLights
 
 SAME_WIDTH_M = 1e-3

@@ -27,12 +27,12 @@ import numpy as np
 import scipy
 import shapely
 
-from .. import parallel
-from ..domain import Array
-from ..files import lock_folder
+from ..core.domain import Array
+from ..infra import parallel
+from ..infra.files import lock_folder
+from ..infra.storage import is_remote
 from ..scoring.scorer import WAYPOINTS, score
 from ..scoring.simulate import HORIZON_S
-from ..storage import is_remote
 from . import codec, shards
 from .scene import DrivingScene
 from .shards import Index, SetError, ShardContent, ShardNote

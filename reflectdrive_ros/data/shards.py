@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..documents import (
+from ..infra.documents import (
     FILE_NAME,
     SHA256,
     DocumentError,
@@ -32,8 +32,8 @@ from ..documents import (
     text,
     whole,
 )
-from ..errors import UserError
-from ..files import read_limited, shown, write_atomic
+from ..infra.errors import UserError
+from ..infra.files import read_limited, shown, write_atomic
 from . import codec
 from .scene import DrivingScene
 

@@ -22,12 +22,13 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from .. import arguments, pages
-from ..command import HelpFormatter
-from ..config import VehicleConfig
-from ..errors import Parser, UserError, printable
-from ..stopping import run_until_stopped
-from ..tokens import TokenLayout
+from .. import pages
+from ..core.config import VehicleConfig
+from ..core.tokens import TokenLayout
+from ..infra import arguments
+from ..infra.command import HelpFormatter
+from ..infra.errors import Parser, UserError, printable
+from ..infra.signals import run_until_stopped
 from . import live_view
 from .live_topics import Listener
 from .world_node import new_context, spin_in_background
@@ -133,8 +134,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         if path == "/":
             self._answer(self.server.html, "text/html; charset=utf-8")
         elif path == "/state.json":
-            found = live_view.state(self.server.listener.heard(), self.server.vehicle, self.server.layout)
-            self._answer_json(found)
+            state = live_view.state(self.server.listener.live_state(), self.server.vehicle, self.server.layout)
+            self._answer_json(state)
         elif path == "/road.json":
             version, rings = self.server.listener.road()
             self._answer_json({"version": version, "rings": [live_view.round_list(ring, 2) for ring in rings]})

@@ -1,8 +1,8 @@
 """Subscribes to the topics of a running planner node: its inputs and its outputs. Topic names are discovered.
 
 The planner is the node that publishes a PlannerStatus. The ROS graph gives its subscriptions under their remapped
-names, so that the page also works with a node on a vehicle. Trajectories of other nodes are heard too: in shadow mode,
-those that the car follows.
+names, so that the page also works with a node on a vehicle. Trajectories of other nodes are received too: in shadow
+mode, those that the car follows.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rclpy.context import Context
 from rclpy.node import Node
 from visualization_msgs.msg import MarkerArray
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.messages import BadMessage
 from ..ros import convert, image_decoding, outputs, topics
-from ..ros.convert import BadMessage
 from ..ros.plan_publisher import qos_profile
 from ..ros.topics import Qos, message_class
 from .world_messages import ROAD_TOPIC
 
 DISCOVERY_PERIOD_S = 0.5
-IMAGES_KEPT = 8  # of each camera, so that a page can fetch the image of its state
-POSES_KEPT = 300
-HISTORY_KEPT = 600  # plans; a minute
+MAX_IMAGES = 8  # of each camera, so that a page can fetch the image of its state
+MAX_POSES = 300
+MAX_HISTORY = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
 TRAJECTORY_TYPE = "autoware_planning_msgs/msg/Trajectory"
 OTHER = "other:"  # begins the key of another node's trajectory; its topic follows
@@ -83,16 +83,16 @@ class Listener(Node):
         """`node`: full name of the planner's node; empty: the first one by name."""
         super().__init__("reflectdrive_live", context=context)
         self._lock = threading.Lock()
-        self._wanted = node
+        self._planner_filter = node
         self._planner = ""
-        self._heard_topics: set[str] = set()
+        self._topics: set[str] = set()
         self._newest: dict[str, Any] = {}
         self._images: dict[str, OrderedDict[int, Any]] = {}
         self._infos: dict[str, Any] = {}
         self._transforms: dict[str, tuple[str, Array]] = {}
-        self._poses: deque[tuple[int, Array]] = deque(maxlen=POSES_KEPT)
+        self._poses: deque[tuple[int, Array]] = deque(maxlen=MAX_POSES)
         self._speed = 0.0
-        self._history: deque[tuple[float, int, int, float, float]] = deque(maxlen=HISTORY_KEPT)
+        self._history: deque[tuple[float, int, int, float, float]] = deque(maxlen=MAX_HISTORY)
         self._plan_times: deque[float] = deque(maxlen=20)
         self._road: list[Array] = []
         self._road_version = 0
@@ -104,41 +104,41 @@ class Listener(Node):
     def _look(self) -> None:
         """Find the planner, and subscribe to its topics that are not subscribed yet."""
         named = self.get_topic_names_and_types()
-        found = [
+        planners = [
             (info.node_namespace, info.node_name)
             for name, types in named
             if STATUS_TYPE in types
             for info in self.get_publishers_info_by_topic(name)
-            if self._wanted in ("", full_name(info.node_namespace, info.node_name))
+            if self._planner_filter in ("", full_name(info.node_namespace, info.node_name))
         ]
-        if not found:
+        if not planners:
             self._planner = ""
             return
-        namespace, name = min(found)
+        namespace, name = min(planners)
         self._planner = full_name(namespace, name)
         try:
-            given = self.get_subscriber_names_and_types_by_node(name, namespace)
-            said = self.get_publisher_names_and_types_by_node(name, namespace)
+            input_topics = self.get_subscriber_names_and_types_by_node(name, namespace)
+            output_topics = self.get_publisher_names_and_types_by_node(name, namespace)
         except RuntimeError:  # it has just gone
             return
-        for topic, types in given:
+        for topic, types in input_topics:
             for kind in types:
                 if kind in INPUTS:
                     key, qos = INPUTS[kind]
                     self._listen(topic, kind, key, qos)
-        for topic, types in said:
+        for topic, types in output_topics:
             for kind in types:
                 if kind in OUTPUTS:
                     self._listen(topic, kind, OUTPUTS[kind].key, OUTPUTS[kind].qos)
-        own = {topic for topic, _ in said}
+        own = {topic for topic, _ in output_topics}
         for topic, types in named:
             if TRAJECTORY_TYPE in types and topic not in own and self.count_publishers(topic):
                 self._listen(topic, TRAJECTORY_TYPE, OTHER + topic, Qos.NEWEST)
 
     def _listen(self, topic: str, kind: str, key: str, qos: Qos) -> None:
-        if topic in self._heard_topics:
+        if topic in self._topics:
             return
-        self._heard_topics.add(topic)
+        self._topics.add(topic)
         self.create_subscription(message_class(kind), topic, self._taking(key, camera_name(topic)), qos_profile(qos))
 
     def _taking(self, key: str, camera: str) -> Any:
@@ -150,10 +150,10 @@ class Listener(Node):
 
     def _take(self, key: str, camera: str, message: Any) -> None:
         if key == "image":
-            kept = self._images.setdefault(camera, OrderedDict())
-            kept[convert.stamp_ns(message.header)] = message
-            while len(kept) > IMAGES_KEPT:
-                kept.popitem(last=False)
+            images = self._images.setdefault(camera, OrderedDict())
+            images[convert.stamp_ns(message.header)] = message
+            while len(images) > MAX_IMAGES:
+                images.popitem(last=False)
             return
         if key == "info":
             self._infos[camera] = message
@@ -178,8 +178,8 @@ class Listener(Node):
             self._history.append((stamp_s, int(message.verdict), int(message.source), took, self._speed))
 
     def _are_planners(self, message: Any) -> bool:
-        said_by = f"{outputs.diagnostic_node(self._planner)}: "
-        return any(status.name.startswith(said_by) for status in message.status)
+        prefix = f"{outputs.diagnostic_node(self._planner)}: "
+        return any(status.name.startswith(prefix) for status in message.status)
 
     def _take_road(self, message: MarkerArray) -> None:
         rings = [np.array([(point.x, point.y) for point in marker.points]) for marker in message.markers]
@@ -189,14 +189,14 @@ class Listener(Node):
 
     # --- received messages -------------------------------------------------------------------------------------------
 
-    def heard(self) -> LiveState:
+    def live_state(self) -> LiveState:
         with self._lock:
             times = list(self._plan_times)
             span_s = times[-1] - times[0] if len(times) > 1 else 0.0
             return LiveState(
                 self._planner,
                 dict(self._newest),
-                {name: _to_jpeg(kept[max(kept)]) for name, kept in self._images.items() if kept},
+                {name: _to_jpeg(images[max(images)]) for name, images in self._images.items() if images},
                 dict(self._infos),
                 dict(self._transforms),
                 tuple(self._poses),
@@ -231,5 +231,5 @@ def _to_jpeg(message: Any) -> CameraJpeg:
         pixels = image_decoding.raw_pixels(message, frame)
     except BadMessage:
         return CameraJpeg(stamp_ns, b"", frame)
-    made = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]
-    return CameraJpeg(stamp_ns, made.tobytes(), frame)
+    encoded = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]
+    return CameraJpeg(stamp_ns, encoded.tobytes(), frame)

@@ -10,27 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import Array
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..core.messages import BadMessage
+from ..core.tokens import TokenLayout
 from ..planning.corrections import correction_rows, draft_and_corrections
 from ..ros import convert, outputs
-from ..ros.convert import BadMessage
-from ..tokens import TokenLayout
 from .live_topics import OTHER, LiveState
 
-ROUTE_SHOWN_M = 150.0
-OTHERS_AGE_MAX_S = 1.0  # older trajectories of other nodes are not shown
+ROUTE_RANGE_M = 150.0
+OTHERS_AGE_MAX_S = 1.0  # older trajectories of other nodes are left out
 AGENTS_MAX, EXTENT_MAX_M = 200, 60.0
 
 
-def state(heard: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict[str, Any]:
+def state(live: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict[str, Any]:
     """The state without images and road. `layout`: of the planner's tokens."""
-    newest = heard.newest
-    here = heard.poses[-1][1] if heard.poses else None
+    newest = live.newest
+    here = live.poses[-1][1] if live.poses else None
     odometry, status = newest.get("odometry"), newest.get("status")
     return {
-        "planner": heard.planner,
+        "planner": live.planner,
         "vehicle": {
             "length": vehicle.length_m,
             "width": vehicle.width_m,
@@ -39,23 +39,23 @@ def state(heard: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict
         "stamp": None if odometry is None else convert.stamp_ns(odometry.header) * 1e-9,
         "here": None if here is None else round_list(here, 4),
         "speed": None if odometry is None else finite_or_none(odometry.twist.twist.linear.x),
-        "silent_s": None if heard.silent_s is None else round(heard.silent_s, 2),
-        "plans_hz": round(heard.plans_hz, 1),
+        "silent_s": None if live.silent_s is None else round(live.silent_s, 2),
+        "plans_hz": round(live.plans_hz, 1),
         "instruction": getattr(newest.get("instruction"), "data", ""),
-        "plan": plan(newest.get("trajectory"), heard.poses),
-        "others": others(heard),
+        "plan": plan(newest.get("trajectory"), live.poses),
+        "others": others(live),
         "status": None if status is None else status_line(status),
         "candidates": candidates(newest.get("debug")),
         "tokens": tokens(newest.get("debug")),
-        "draft": draft(newest.get("debug"), heard.poses, layout),
+        "draft": draft(newest.get("debug"), live.poses, layout),
         "goals": goals(newest.get("goals")),
         "stages": stages(newest.get("debug")),
         "route": [] if here is None else route(newest.get("route"), here),
         "agents": [] if here is None else agents(newest.get("objects"), here),
-        "cameras": cameras(heard),
+        "cameras": cameras(live),
         "diagnostics": diagnostics(newest.get("diagnostics")),
-        "history": [[round(t, 2), v, s, finite_or_none(ms), round(speed, 2)] for t, v, s, ms, speed in heard.history],
-        "road_version": heard.road_version,
+        "history": [[round(t, 2), v, s, finite_or_none(ms), round(speed, 2)] for t, v, s, ms, speed in live.history],
+        "road_version": live.road_version,
     }
 
 
@@ -82,7 +82,7 @@ def pose_at(poses: tuple[tuple[int, Array], ...], stamp_ns: int) -> Array | None
 
 
 def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] | None:
-    """The published trajectory, from the ego's place."""
+    """The published trajectory, from the ego's pose."""
     if message is None or len(message.points) == 0:
         return None
     stamp_ns = convert.stamp_ns(message.header)
@@ -109,14 +109,14 @@ def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] |
     }
 
 
-def others(heard: LiveState) -> list[dict[str, Any]]:
+def others(live: LiveState) -> list[dict[str, Any]]:
     """The trajectories of other nodes, each with its topic, as `plan`."""
-    found = []
-    for key, message in sorted(heard.newest.items()):
-        shown = plan(message, heard.poses) if key.startswith(OTHER) else None
-        if shown is not None and heard.poses[-1][0] * 1e-9 - shown["stamp"] <= OTHERS_AGE_MAX_S:
-            found.append({"topic": key.removeprefix(OTHER), **shown})
-    return found
+    trajectories = []
+    for key, message in sorted(live.newest.items()):
+        trajectory = plan(message, live.poses) if key.startswith(OTHER) else None
+        if trajectory is not None and live.poses[-1][0] * 1e-9 - trajectory["stamp"] <= OTHERS_AGE_MAX_S:
+            trajectories.append({"topic": key.removeprefix(OTHER), **trajectory})
+    return trajectories
 
 
 def status_line(message: Any) -> dict[str, Any]:
@@ -179,8 +179,8 @@ def goals(message: Any) -> list[tuple[float | None, float | None, float | None, 
         return []
     rows = zip(message.x, message.y, message.probability, strict=False)
     return [
-        (finite_or_none(x), finite_or_none(y), finite_or_none(p, 4), place == message.chosen)
-        for place, (x, y, p) in enumerate(rows)
+        (finite_or_none(x), finite_or_none(y), finite_or_none(p, 4), index == message.chosen)
+        for index, (x, y, p) in enumerate(rows)
     ]
 
 
@@ -195,7 +195,7 @@ def route(message: Any, here: Array) -> list[Any]:
     if message is None:
         return []
     points = np.array([(p.pose.position.x, p.pose.position.y) for p in message.poses]).reshape(-1, 2)
-    near = np.hypot(*(points - here[:2]).T) < ROUTE_SHOWN_M
+    near = np.hypot(*(points - here[:2]).T) < ROUTE_RANGE_M
     return list(round_list(points[near], 2))
 
 
@@ -204,39 +204,39 @@ def agents(message: Any, here: Array) -> list[list[float]]:
     if message is None:
         return []
     try:
-        found = convert.map_agents(
+        road_users = convert.map_agents(
             message, message.header.frame_id.lstrip("/"), here[:2], EXTENT_MAX_M, AGENTS_MAX
         ).agents
     except BadMessage:
         return []
-    rows = zip(round_list(found.poses, 2), round_list(found.sizes, 2), found.kinds.tolist(), strict=True)
+    rows = zip(round_list(road_users.poses, 2), round_list(road_users.sizes, 2), road_users.kinds.tolist(), strict=True)
     return [[*pose, *size, kind] for pose, size, kind in rows]
 
 
-def cameras(heard: LiveState) -> list[dict[str, Any]]:
-    """The newest image of each camera, left to right, with intrinsics and pose if they are known."""
-    found = []
-    for name, image in heard.images.items():
-        shown: dict[str, Any] = {"name": name, "stamp_ns": str(image.stamp_ns), "lens": None}  # too long for a double
+def cameras(live: LiveState) -> list[dict[str, Any]]:
+    """The newest image of each camera, left to right, with intrinsics and pose if they have arrived."""
+    rows = []
+    for name, image in live.images.items():
+        entry: dict[str, Any] = {"name": name, "stamp_ns": str(image.stamp_ns), "lens": None}  # too long for a double
         look = 0.0
         try:
-            info, ego = heard.infos[name], pose_at(heard.poses, image.stamp_ns)
-            camera_from_ego = convert.camera_from_ego(dict(heard.transforms), name, image.frame)
+            info, ego = live.infos[name], pose_at(live.poses, image.stamp_ns)
+            camera_from_ego = convert.camera_from_ego(dict(live.transforms), name, image.frame)
             look = float(np.arctan2(camera_from_ego[2, 1], camera_from_ego[2, 0]))
-            known = info.distortion_model in ("plumb_bob", "rational_polynomial")
+            has_distortion = info.distortion_model in ("plumb_bob", "rational_polynomial")
             if ego is not None:
-                shown["lens"] = {
+                entry["lens"] = {
                     "width": int(info.width),
                     "height": int(info.height),
                     "k": round_list(convert.intrinsics(info, name).ravel(), 3),
-                    "distortion": [float(value) for value in info.d] if known else [],
+                    "distortion": [float(value) for value in info.d] if has_distortion else [],
                     "camera_from_ego": round_list(camera_from_ego.ravel(), 5),
                     "ego": round_list(ego, 4),
                 }
         except (KeyError, BadMessage):
             pass  # the image is shown without the plan
-        found.append((-look, name, shown))
-    return [shown for _, _, shown in sorted(found, key=lambda row: row[:2])]
+        rows.append((-look, name, entry))
+    return [entry for _, _, entry in sorted(rows, key=lambda row: row[:2])]
 
 
 def diagnostics(message: Any) -> list[tuple[str, int, str]]:

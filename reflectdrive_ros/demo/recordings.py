@@ -3,7 +3,7 @@
 `pandaset_002`: three cameras (JPEG, with their own stamps), odometry, acceleration, labelled road users, a route.
 `comma2k19_example`: odometry and acceleration from GNSS, CAN and gyroscope, a route; it has no video.
 
-Data that a recording lacks is left out; assumptions are stated where they are made.
+Data that a recording lacks is left out; assumptions are stated in the code.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..documents import read_arrays
-from ..domain import Array
-from ..errors import UserError
-from ..files import shown
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..infra.documents import read_arrays
+from ..infra.errors import UserError
+from ..infra.files import shown
 from ..ros.bag import type_name_of
 from ..ros.outputs import header
 from ..ros.rotations import quaternion_from_matrix
@@ -71,7 +71,7 @@ SHIPPED_FOLDER = (
 
 
 class RecordingError(UserError, ValueError):
-    """A folder is not a known recording, or a part of it is missing."""
+    """A folder is not a supported recording, or a part of it is missing."""
 
 
 class RecordedTopic(NamedTuple):
@@ -230,14 +230,14 @@ def _track_velocities(data: Mapping[str, Array]) -> Array:
     The span is centred, because a backward one would lag. Boxes labelled as standing have velocity 0.
     """
     time = np.asarray(data["t"])[data["cub_frame"]]
-    place = np.column_stack([data["cub_xyz"][:, :2], data["cub_yaw"]]).astype(float)
+    poses = np.column_stack([data["cub_xyz"][:, :2], data["cub_yaw"]]).astype(float)
     velocity = np.zeros((len(time), 3))
     for track in np.unique(data["cub_uuid"]):
         rows = np.flatnonzero(data["cub_uuid"] == track)
         rows = rows[np.argsort(time[rows])]
         here = np.arange(len(rows))
         after, before = rows[np.minimum(here + 2, len(rows) - 1)], rows[np.maximum(here - 2, 0)]
-        change = place[after] - place[before]
+        change = poses[after] - poses[before]
         change[:, 2] = geometry.wrap(change[:, 2])
         velocity[rows] = change / np.maximum(time[after] - time[before], 1e-3)[:, None]
     velocity[data["cub_stationary"]] = 0.0
@@ -262,11 +262,11 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
     """
     xyz, yaw = data["cub_xyz"][row].astype(float), float(data["cub_yaw"][row])
     times = PREDICTION_STEP_S * np.arange(PREDICTION_STEPS + 1)
-    places = xyz[:2] + times[:, None] * velocity[:2]
+    positions = xyz[:2] + times[:, None] * velocity[:2]
     path = PredictedPath(time_step=Duration(sec=0, nanosec=int(PREDICTION_STEP_S * 1e9)), confidence=1.0)
     now = planar_pose(xyz[0], xyz[1], xyz[2], yaw)
     z, facing = now.position.z, now.orientation  # the same all along
-    path.path = [Pose(position=Point(x=x, y=y, z=z), orientation=facing) for x, y in places.tolist()]
+    path.path = [Pose(position=Point(x=x, y=y, z=z), orientation=facing) for x, y in positions.tolist()]
 
     thing = PredictedObject(existence_probability=1.0)
     thing.object_id.uuid = np.frombuffer(UUID(str(data["cub_uuid"][row])).bytes, np.uint8)
@@ -292,7 +292,7 @@ def _image(stamp: int, camera: str, file: Path) -> Any:
 
 
 def _comma2k19(folder: Path, data: Mapping[str, Array]) -> Recording:
-    """Speed from CAN, turning from the gyroscope, place from GNSS; heading is the camera's, less its mounting angle.
+    """Speed from CAN, turning from the gyroscope, position from GNSS; heading is the camera's, less its mounting angle.
 
     The pose is that of the device behind the windscreen: where it sits on the car is not recorded, so it is not moved.
     """
@@ -351,8 +351,8 @@ def _stamps(unix0_s: Array, seconds: Array) -> list[int]:
 def _odometry(stamp: int, map_from_base: Array, twist: tuple[float, float, float] | Array) -> Any:
     """`twist`: m/s forward, m/s left, rad/s about z, in base_link."""
     message = Odometry(header=header(stamp, "map"), child_frame_id="base_link")
-    place = message.pose.pose.position
-    place.x, place.y, place.z = (float(value) for value in map_from_base[:3, 3])
+    position = message.pose.pose.position
+    position.x, position.y, position.z = (float(value) for value in map_from_base[:3, 3])
     message.pose.pose.orientation = quaternion(quaternion_from_matrix(map_from_base))
     linear, angular = message.twist.twist.linear, message.twist.twist.angular
     linear.x, linear.y, angular.z = (float(value) for value in twist)
@@ -368,16 +368,16 @@ def _acceleration(stamp: int, forward_left: tuple[float, float]) -> Any:
 
 def _route(stamp: int, driven: Array, yaw: Array) -> Any:
     """The driven path (N, 3), every metre, and straight on from the last pose along its heading (N,)."""
-    kept = [0]
+    selected = [0]
     for i in range(1, len(driven)):  # a standing car's poses jitter: a point counts once the car has moved on
-        if np.hypot(*(driven[i, :2] - driven[kept[-1], :2])) >= ROUTE_SPACING_M:
-            kept.append(i)
-    if kept[-1] != len(driven) - 1 and len(kept) > 1:
-        kept.pop()  # the last pose replaces the one before, so that no short segment bends the route
-    if kept[-1] != len(driven) - 1:
-        kept.append(len(driven) - 1)
+        if np.hypot(*(driven[i, :2] - driven[selected[-1], :2])) >= ROUTE_SPACING_M:
+            selected.append(i)
+    if selected[-1] != len(driven) - 1 and len(selected) > 1:
+        selected.pop()  # the last pose replaces the one before, so that no short segment bends the route
+    if selected[-1] != len(driven) - 1:
+        selected.append(len(driven) - 1)
     beyond = driven[-1] + ROUTE_BEYOND_M * np.array([np.cos(yaw[-1]), np.sin(yaw[-1]), 0.0])
-    line = np.concatenate([driven[kept], beyond[None]])
+    line = np.concatenate([driven[selected], beyond[None]])
     along = geometry.arc_lengths(line)
     poses = geometry.sample(line, np.arange(0.0, along[-1], ROUTE_SPACING_M))
     heights = np.interp(np.arange(0.0, along[-1], ROUTE_SPACING_M), along, line[:, 2])

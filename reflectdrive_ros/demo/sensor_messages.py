@@ -18,7 +18,7 @@ from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
-from ..domain import Array, EgoState
+from ..core.domain import Array, EgoState
 from ..ros.outputs import header
 from ..ros.rotations import quaternion_from_matrix, quaternion_from_yaw
 
@@ -89,8 +89,8 @@ def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMes
     transforms = []
     for camera, ego_from_camera in ego_from_cameras.items():
         transform = TransformStamped(header=header(stamp_ns, "base_link"), child_frame_id=f"{camera}_optical")
-        place = transform.transform.translation
-        place.x, place.y, place.z = (float(value) for value in ego_from_camera[:3, 3])
+        translation = transform.transform.translation
+        translation.x, translation.y, translation.z = (float(value) for value in ego_from_camera[:3, 3])
         transform.transform.rotation = quaternion(quaternion_from_matrix(ego_from_camera))
         transforms.append(transform)
     return TFMessage(transforms=transforms)
@@ -99,7 +99,7 @@ def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMes
 def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
     """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, on the road.
     The twist is in the object's own axes. As in Autoware the path's first pose is the present one; its second and last
-    is PREDICTED_S later.
+    is PREDICTION_S later.
     """
     length, width, height = (float(value) for value in size)
     x, y, heading = (float(value) for value in pose)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import arguments
-from ..config import Config
+from ..core.config import Config
+from ..infra import arguments
 from ..ros import topics
 from ..ros.planning_core import PlanningCore
 from ..runtime.engine import NO_DEADLINE_MS

@@ -26,14 +26,14 @@ from geometry_msgs.msg import Point
 from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
 
-from .. import geometry
-from ..config import Config, ConfigError, InputsConfig
-from ..domain import Array, CameraFrame, Plan, Trajectory
+from ..core import geometry
+from ..core.config import Config, ConfigError, InputsConfig
+from ..core.domain import Array, CameraFrame, Plan, Trajectory
+from ..core.messages import BadMessage, require_frame
+from ..maps.lanelet_archive import light_id, write_archive
+from ..maps.roads import RoadMap
 from ..ros import convert, topics
-from ..ros.convert import BadMessage
 from ..ros.outputs import header, time_message
-from ..sim.network.lanelet_archive import light_id, write_archive
-from ..sim.network.roads import RoadMap
 from ..sim.traffic.actors import Actors, Lamp, Shape
 from . import sensor_messages
 
@@ -170,21 +170,21 @@ class Sender:
             yield f"info:{image.name}", info
 
     def _route(self, world: World) -> Iterator[tuple[str, Any]]:
-        wanted = world.route
-        if self.sent_route is None or not is_route_current(self.sent_route, wanted, world.ego.map_from_ego):
-            self.sent_route = wanted
-            yield "route", sensor_messages.route(world.stamp_ns, wanted, self.frame)
+        route = world.route
+        if self.sent_route is None or not is_route_current(self.sent_route, route, world.ego.map_from_ego):
+            self.sent_route = route
+            yield "route", sensor_messages.route(world.stamp_ns, route, self.frame)
 
 
-def is_route_current(sent: Array, wanted: Array, map_from_ego: Array) -> bool:
-    """Whether a route (L, 3) that was sent before still covers the required one, far enough ahead."""
+def is_route_current(sent: Array, route: Array, map_from_ego: Array) -> bool:
+    """Whether the route (L, 3) sent last still covers the present route, far enough ahead."""
     (here,), _ = geometry.project(sent, map_from_ego[None, :2])
     end = geometry.arc_lengths(sent)[-1]
-    (now,), _ = geometry.project(wanted, map_from_ego[None, :2])
-    asked = geometry.arc_lengths(wanted)[-1] - now
-    if end - here < min(ROUTE_AHEAD_MIN_M, asked - 1.0):
+    (now,), _ = geometry.project(route, map_from_ego[None, :2])
+    ahead_m = geometry.arc_lengths(route)[-1] - now
+    if end - here < min(ROUTE_AHEAD_MIN_M, ahead_m - 1.0):
         return False
-    ahead = geometry.sample(wanted, now + np.arange(0.0, min(asked, end - here), 2.0))[:, :2]
+    ahead = geometry.sample(route, now + np.arange(0.0, min(ahead_m, end - here), 2.0))[:, :2]
     if len(ahead) == 0:
         return True
     _, offset = geometry.project(sent, ahead)
@@ -192,7 +192,7 @@ def is_route_current(sent: Array, wanted: Array, map_from_ego: Array) -> bool:
 
 
 def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> PredictedObjects:
-    """Agents within SEEN_M of the ego."""
+    """Agents within PERCEPTION_RANGE_M of the ego."""
     message = PredictedObjects(header=header(stamp_ns, frame))
     gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
     near = actors.select(np.flatnonzero(gap < PERCEPTION_RANGE_M))
@@ -231,9 +231,11 @@ def map_message(road_map: RoadMap, stamp_ns: int, frame: str) -> LaneletMapBin:
 
 def jpeg(pixels: Array) -> bytes:
     """(H, W, 3) uint8 RGB as a JPEG."""
-    done, made = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    done, encoded = cv2.imencode(
+        ".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+    )
     assert done
-    return bytes(made)
+    return bytes(encoded)
 
 
 def road_rings(road_map: RoadMap) -> list[Array]:
@@ -268,7 +270,7 @@ def plan_from_message(message: Any, map_from_ego: Array, frame: str) -> Plan:
 
     Raises BadMessage for one that cannot be followed.
     """
-    convert.require_frame(message.header, frame, "the trajectory")
+    require_frame(message.header, frame, "the trajectory")
     points = message.points
     if len(points) < 2:
         raise BadMessage(f"the trajectory has {len(points)} points: at least two are needed")

@@ -32,19 +32,19 @@ from rclpy.serialization import serialize_message
 from rosgraph_msgs.msg import Clock
 from visualization_msgs.msg import MarkerArray
 
-from .. import arguments
-from ..command import HelpFormatter
-from ..config import Config
-from ..domain import Array, Plan
-from ..errors import Parser, UserError, printable, printable_line, printable_name
+from ..core.config import Config
+from ..core.domain import Array, Plan
+from ..core.messages import BadMessage
+from ..infra import arguments
+from ..infra.command import HelpFormatter
+from ..infra.errors import Parser, UserError, printable, printable_line, printable_name
+from ..infra.signals import run_until_stopped
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagWriter
-from ..ros.convert import BadMessage
 from ..ros.node import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import dds_profile, full_topic_name, sender_qos
 from ..ros.topics import NODE_NAME, message_class
-from ..stopping import run_until_stopped
 from . import world_bag, world_messages
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ ODOMETRY_DELAY_S = 0.02  # after the objects of the same instant, without camera
 MAP_TIMEOUT_S = 60.0  # of reading the map; on a busy machine it takes some seconds
 MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
 SPIN_S = 0.5  # the longest wait of the topics' thread for a message
-POSES_KEPT = 100  # poses of the ego that a plan may still refer to
+MAX_POSES = 100  # poses of the ego that a plan may still refer to
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class WorldStep:
 
     stamp_ns: int
     plan: Plan | None  # the ego's next plan; None before the first
-    fresh: bool  # the plan was made for this instant
+    fresh: bool  # the plan is of this instant
     events: tuple[Event, ...]  # since the previous instant
 
 
@@ -158,7 +158,7 @@ class WorldNode(Node):
         """Publishes the present instant, and waits as the pacing requires."""
         stamp_ns = self.world.stamp_ns
         self._egos[stamp_ns] = self.world.ego.map_from_ego
-        while len(self._egos) > POSES_KEPT:
+        while len(self._egos) > MAX_POSES:
             del self._egos[next(iter(self._egos))]
         self._clock_publisher.publish(Clock(clock=outputs.time_message(stamp_ns)))
         *others, odometry = self._sender.messages(self.world)
@@ -207,8 +207,8 @@ class WorldNode(Node):
         until = time.perf_counter() + MATCH_TIMEOUT_S
         while time.perf_counter() < until:
             require_running(process, log)
-            heard = self.count_publishers(full_topic_name("~/output/trajectory")) > 0
-            if heard and all(self.inputs[key].get_subscription_count() > 0 for key in self._read):
+            is_matched = self.count_publishers(full_topic_name("~/output/trajectory")) > 0
+            if is_matched and all(self.inputs[key].get_subscription_count() > 0 for key in self._read):
                 return
             time.sleep(0.05)
         raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
@@ -267,7 +267,7 @@ def program() -> NoReturn:
 
 def main(args: list[str] | None = None) -> int:
     """Publishes the world that the arguments describe; returns the exit code."""
-    given = sys.argv[1:] if args is None else args
+    argv = sys.argv[1:] if args is None else args
     parser = Parser(prog="world", description=__doc__, formatter_class=HelpFormatter)
     world_bag.add_world_arguments(parser)
     parser.add_argument(
@@ -278,14 +278,14 @@ def main(args: list[str] | None = None) -> int:
         "--trajectory", default=f"{NODE_NAME}/output/trajectory", metavar="TOPIC", help="topic of the plans"
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters of ROS")
-    parsed = parser.parse_args(given)
+    parsed = parser.parse_args(argv)
     profile_file = dds_profile()
     if profile_file is not None:
         os.environ.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
     config = Config()
     try:
         with world_bag.open_world(parsed, config) as world:
-            context = new_context(given)
+            context = new_context(argv)
             node = WorldNode(
                 world, config, world_bag.camera_rig(config), context=context, trajectory_topic=parsed.trajectory
             )
@@ -300,16 +300,16 @@ def main(args: list[str] | None = None) -> int:
 def run(node: WorldNode, seconds: float | None, pace: Pacing) -> None:
     """Drives, and prints events and the real-time factor."""
     node.get_logger().info(f"the world is {printable_name(node.world.road_map.name)}")
-    said, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
+    reported_s, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
     for moment in node.drive(seconds, pace):
         plans += moment.fresh
         for event in moment.events:
             node.get_logger().info(event.text)
         now = time.perf_counter()
-        if now - said > 10.0:
-            rate = (node.world.stamp_ns - since_ns) * 1e-9 / (now - said)
+        if now - reported_s > 10.0:
+            rate = (node.world.stamp_ns - since_ns) * 1e-9 / (now - reported_s)
             node.get_logger().info(f"x{rate:.2f} real time, {plans} plans")
-            said, since_ns, plans = now, node.world.stamp_ns, 0
+            reported_s, since_ns, plans = now, node.world.stamp_ns, 0
 
 
 if __name__ == "__main__":

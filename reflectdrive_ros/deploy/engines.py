@@ -54,19 +54,19 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
     """One row per finished engine. Raises CudaError, EngineError, OSError; engines built before are kept."""
     gpu = open_device(device)
     trt = import_tensorrt(gpu)
-    place, machine = engine_folder(card, folder), machine_of(trt, gpu)
+    engines_folder, machine = engine_folder(card, folder), machine_of(trt, gpu)
     for name in engine_graphs(card):
         key = engine_key(card, name, machine)
-        file = place / f"{key.name}.plan"
+        file = engines_folder / f"{key.name}.plan"
         try:
-            engine_cache.load(place, key, "")
+            engine_cache.load(engines_folder, key, "")
         except EngineError:
-            begun = clock()
-            timing = engine_cache.timing_file(place, machine)
+            start_s = clock()
+            timing = engine_cache.timing_file(engines_folder, machine)
             plan, timed = _plan(trt, card.files[name], free_size(card, name), engine_cache.load_timing(timing))
-            engine_cache.store(place, key, plan)
+            engine_cache.store(engines_folder, key, plan)
             engine_cache.store_timing(timing, timed)
-            yield BuiltEngine(name, file, clock() - begun, len(plan))
+            yield BuiltEngine(name, file, clock() - start_s, len(plan))
         else:
             yield BuiltEngine(name, file, 0.0, file.stat().st_size)
 
@@ -75,9 +75,9 @@ def try_build(card: GraphCard, clock: Callable[[], float]) -> Iterator[BuiltEngi
     """One row per graph that TensorRT for RTX parses and builds; nothing is kept. Raises EngineError."""
     trt = import_library(RTX_MODULE)
     for name in engine_graphs(card):
-        begun = clock()
+        start_s = clock()
         plan, _ = _plan(trt, card.files[name], free_size(card, name), b"", getattr(trt.ComputeCapability, TARGET))
-        yield BuiltEngine(name, card.files[name], clock() - begun, len(plan))
+        yield BuiltEngine(name, card.files[name], clock() - start_s, len(plan))
 
 
 def _plan(trt: Any, file: Path, size: int, timing: bytes, target: Any = None) -> tuple[bytes, bytes]:
@@ -94,8 +94,8 @@ def _plan(trt: Any, file: Path, size: int, timing: bytes, target: Any = None) ->
     if not parser.parse_from_file(str(file)):
         why = "; ".join(parser.get_error(index).desc() for index in range(parser.num_errors)) or logger.take_errors()
         raise EngineError(f"TensorRT {version_of(trt)} cannot read {file}: {' '.join(why.split())}")
-    for given in map(network.get_input, range(network.num_inputs)):
-        given.shape = tuple(size if length < 0 else length for length in given.shape)  # the outputs' follow from them
+    for tensor in map(network.get_input, range(network.num_inputs)):
+        tensor.shape = tuple(size if length < 0 else length for length in tensor.shape)  # the outputs' follow from them
     config = builder.create_builder_config()
     if target is not None:
         config.num_compute_capabilities = 1

@@ -58,7 +58,7 @@ from onnxscript.optimizer import fold_constants
 from torch import Tensor, nn
 from torch.export import Dim
 
-from ..files import sha256_of, write_atomic
+from ..infra.files import sha256_of, write_atomic
 from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
@@ -272,8 +272,8 @@ def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None
     masked, keys_values = _example_sequences(net, decoding, sequences)
     ones = torch.ones(masked.shape)
     tensors = masked, torch.tensor(1), ones[..., :1], 0.5 * ones, keys_values
-    drawn = ("actions", "temperature", "share")
-    shapes = _free_count(sequences, drawn, limit=None, keys_values=_static(keys_values))
+    batched = ("actions", "temperature", "share")
+    shapes = _free_count(sequences, batched, limit=None, keys_values=_static(keys_values))
     names = ["actions", "limit", "temperature", "share", *_keys_values_names(net)[: 2 * len(keys_values)]]
     return trace(SampledStep(net), tensors, names, ["written", "confidence"], shapes)
 
@@ -305,8 +305,8 @@ def _example_sequences(
     count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
     masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
-    kept = torch.zeros(measures, dtype=net.x_head.weight.dtype)
-    return masked, tuple((kept.clone(), kept.clone()) for _ in range(layers or attention.layers))
+    cached = torch.zeros(measures, dtype=net.x_head.weight.dtype)
+    return masked, tuple((cached.clone(), cached.clone()) for _ in range(layers or attention.layers))
 
 
 def _static(keys_values: tuple[KeysValues, ...]) -> tuple[tuple[None, None], ...]:
@@ -405,10 +405,10 @@ def _softmax_in_float32(graph: ir.Model) -> None:
         before = None if scores is None else scores.producer()
         masks = before is not None and {value.dtype for value in before.inputs if value is not None} == {half, full}
         first = before if before is not None and masks else softmax
-        given = first.inputs[0]
-        if given is None or given.dtype is not half:
+        input_value = first.inputs[0]
+        if input_value is None or input_value.dtype is not half:
             continue
-        widened, narrowed = _cast(given, full), _cast(weights, half)
+        widened, narrowed = _cast(input_value, full), _cast(weights, half)
         ir.convenience.replace_all_uses_with(weights, narrowed.outputs[0])
         narrowed.replace_input_with(0, weights)
         first.replace_input_with(0, widened.outputs[0])

@@ -28,14 +28,14 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from ..model.card import LARGEST_BATCH
-from ..model.curve.net import Context, CurveNet, CurveNetConfig, VectorTensors
+from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
 from .export import trace, write_graphs
 
 
 class EncodeVectors(nn.Module):
-    """`CurveNet.encode` with tensors only."""
+    """`DenoiserNet.encode` with tensors only."""
 
-    def __init__(self, net: CurveNet) -> None:
+    def __init__(self, net: DenoiserNet) -> None:
         super().__init__()
         self.net = net
 
@@ -45,9 +45,9 @@ class EncodeVectors(nn.Module):
 
 
 class Denoise(nn.Module):
-    """`CurveNet.denoise` of the same futures in each context of a batch."""
+    """`DenoiserNet.denoise` of the same futures in each context of a batch."""
 
-    def __init__(self, net: CurveNet) -> None:
+    def __init__(self, net: DenoiserNet) -> None:
         super().__init__()
         self.net = net
 
@@ -65,7 +65,7 @@ class Denoise(nn.Module):
 
 
 def export_denoiser(
-    net: CurveNet,
+    net: DenoiserNet,
     weights_sha256: str,
     folder: str | Path,
     about: Mapping[str, Any],
@@ -89,7 +89,7 @@ def export_denoiser(
 
 
 def describe_denoiser(
-    config: CurveNetConfig, weights_sha256: str, capabilities: Iterable[str], training_domain: str, batch: int | None
+    config: DenoiserNetConfig, weights_sha256: str, capabilities: Iterable[str], training_domain: str, batch: int | None
 ) -> dict[str, Any]:
     """Inputs and meaning of the graphs as JSON values: the same for both graphs and their card."""
     measures = dataclasses.asdict(config)
@@ -107,7 +107,7 @@ def describe_denoiser(
     return json.loads(json.dumps(description))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
 
 
-def example_vectors(config: CurveNetConfig, batch: int) -> VectorTensors:
+def example_vectors(config: DenoiserNetConfig, batch: int) -> VectorTensors:
     """Inputs of scenes in which all is unknown."""
     spec = config.spec
     return VectorTensors(
@@ -121,7 +121,7 @@ def example_vectors(config: CurveNetConfig, batch: int) -> VectorTensors:
     )
 
 
-def _trace_encoder(net: CurveNet, batch: int | None) -> ir.Model:
+def _trace_encoder(net: DenoiserNet, batch: int | None) -> ir.Model:
     inputs = example_vectors(net.config, batch or LARGEST_BATCH)
     free = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
     shapes = None if batch else {"inputs": VectorTensors._make([free] * len(inputs))}
@@ -129,11 +129,11 @@ def _trace_encoder(net: CurveNet, batch: int | None) -> ir.Model:
     return trace(EncodeVectors(net), (inputs,), list(inputs._fields), outputs, shapes)
 
 
-def _trace_denoiser(net: CurveNet, batch: int | None) -> ir.Model:
+def _trace_denoiser(net: DenoiserNet, batch: int | None) -> ir.Model:
     config, scenes = net.config, batch or LARGEST_BATCH
     futures = torch.zeros(config.spec.futures, 1 + config.spec.future_steps, 4)
-    kept = torch.zeros(scenes, config.heads, config.elements, config.hidden // config.heads)
-    keys_values = tuple((kept.clone(), kept.clone()) for _ in range(config.decoder_layers))
+    cached = torch.zeros(scenes, config.heads, config.elements, config.hidden // config.heads)
+    keys_values = tuple((cached.clone(), cached.clone()) for _ in range(config.decoder_layers))
     absent = torch.zeros(scenes, config.spec.futures, dtype=torch.bool)
     tensors = futures, torch.tensor(0.5), torch.zeros(scenes, config.hidden), absent, keys_values
     free = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
@@ -143,6 +143,6 @@ def _trace_denoiser(net: CurveNet, batch: int | None) -> ir.Model:
     return trace(Denoise(net), tensors, names, ["clean"], None if batch else shapes)
 
 
-def _keys_values_names(config: CurveNetConfig) -> list[str]:
+def _keys_values_names(config: DenoiserNetConfig) -> list[str]:
     """Names of the keys and values that go from one graph to the other."""
     return [f"{part}_{layer}" for layer in range(config.decoder_layers) for part in ("keys", "values")]

@@ -37,9 +37,9 @@ class PrefillGoal(nn.Module):
         self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor, goal_spacing_m: Tensor
     ) -> tuple[Tensor, ...]:
         prompt = self.net.build_prompt(features, text, ego, route)
-        known = rollout.prefill_goal_from_prompt(self.net, prompt, self.rules, goal_spacing_m)
-        flat = (part for layer in known.keys_values for part in layer)
-        return known.actions, known.goal_log_probs, known.valid, *flat
+        prefilled = rollout.prefill_goal_from_prompt(self.net, prompt, self.rules, goal_spacing_m)
+        flat = (part for layer in prefilled.keys_values for part in layer)
+        return prefilled.actions, prefilled.goal_log_probs, prefilled.valid, *flat
 
 
 class Prefill(NetworkGraph):

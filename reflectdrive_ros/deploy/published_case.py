@@ -25,10 +25,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..documents import DocumentError, read_arrays
-from ..domain import Array
-from ..errors import UserError
-from ..model.curve.net import POSE, CurveNet, CurveNetConfig, VectorTensors
+from ..core.domain import Array
+from ..infra.documents import DocumentError, read_arrays
+from ..infra.errors import UserError
+from ..model.denoiser.net import POSE, DenoiserNet, DenoiserNetConfig, VectorTensors
 from ..planning import denoiser
 
 TOLERANCE, TOLERANCE_M = 2e-5, 1e-3  # of normalised values; of the prediction
@@ -71,14 +71,14 @@ class Difference:
         return math.isfinite(self.tolerance) and self.difference <= self.tolerance
 
 
-def compare(net: CurveNet, case: Mapping[str, Array]) -> list[Difference]:
+def compare(net: DenoiserNet, case: Mapping[str, Array]) -> list[Difference]:
     """The largest difference of each quantity of a case, as `read_case` returns it."""
     single = answers(net, case, torch.float32)
     double = answers(copy.deepcopy(net).double(), case, torch.float64)
     rows = []
-    for name, found in single.items():
+    for name, computed in single.items():
         stated = TOLERANCE_M if name == "prediction" else TOLERANCE
-        away, rounding = (np.abs(found - other[name]) for other in (case, double))
+        away, rounding = (np.abs(computed - other[name]) for other in (case, double))
         rows.append(Difference(name, float(away.max()), stated, float(rounding.max())))
         if name == "encoding":
             medians = (float(np.median(each.max(axis=-1))) for each in (away, rounding))
@@ -86,25 +86,25 @@ def compare(net: CurveNet, case: Mapping[str, Array]) -> list[Difference]:
     return rows
 
 
-def answers(net: CurveNet, case: Mapping[str, Array], dtype: torch.dtype) -> dict[str, Array]:
+def answers(net: DenoiserNet, case: Mapping[str, Array], dtype: torch.dtype) -> dict[str, Array]:
     """The quantities of a case by name, computed by a network of this dtype; float64 arrays."""
     fields = {field: torch.from_numpy(case[f"raw_{name}"]) for name, field in INPUTS.items()}
     inputs = VectorTensors(**{name: x if x.dtype is torch.bool else x.to(dtype) for name, x in fields.items()})
     noisy = torch.from_numpy(case["x_t"]).to(dtype)[:, None]
     with torch.inference_mode():
         normal = net.normalize(inputs)
-        found = {f"norm_{name}": getattr(normal, field) for name, field in INPUTS.items() if name != FLAGS}
-        found["encoding"] = net.encoder(normal)
+        tensors = {f"norm_{name}": getattr(normal, field) for name, field in INPUTS.items() if name != FLAGS}
+        tensors["encoding"] = net.encoder(normal)
         context = net.encode(inputs)
         for name, time in clean_times(case).items():
-            found[name] = net.denoise(noisy, torch.full(noisy.shape[:2], time, dtype=dtype), context)[:, 0]
+            tensors[name] = net.denoise(noisy, torch.full(noisy.shape[:2], time, dtype=dtype), context)[:, 0]
         scenes = [VectorTensors(*(each[k : k + 1] for each in inputs)) for k in range(len(noisy))]
         plans = [_sample(net, scene, noise, dtype) for scene, noise in zip(scenes, case["noise"], strict=True)]
-    arrays = {name: tensor.double().numpy() for name, tensor in found.items()}
+    arrays = {name: tensor.double().numpy() for name, tensor in tensors.items()}
     return {**arrays, "prediction": np.stack(plans)}
 
 
-def _sample(net: CurveNet, scene: VectorTensors, noise: Array, dtype: torch.dtype) -> Array:
+def _sample(net: DenoiserNet, scene: VectorTensors, noise: Array, dtype: torch.dtype) -> Array:
     """(P, T, 4) futures in metres that the published sampler finds from noise (P, T, 4)."""
     context, spec = net.encode(scene), net.config.spec
 
@@ -120,7 +120,7 @@ def _sample(net: CurveNet, scene: VectorTensors, noise: Array, dtype: torch.dtyp
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_case(path: Path, config: CurveNetConfig) -> dict[str, Array]:
+def read_case(path: Path, config: DenoiserNetConfig) -> dict[str, Array]:
     """The arrays of a case for a network of these measures. Raises CaseError."""
     try:
         arrays = read_arrays(path)
@@ -143,7 +143,7 @@ def read_case(path: Path, config: CurveNetConfig) -> dict[str, Array]:
         raise CaseError(f"{path} {fault}: expected a case of this checkpoint's measures") from None
 
 
-def case_shapes(config: CurveNetConfig) -> dict[str, tuple[int, ...]]:
+def case_shapes(config: DenoiserNetConfig) -> dict[str, tuple[int, ...]]:
     """Shapes of a case's arrays without their first axis, the scenes; those of CLEAN are that of x_t."""
     spec = config.spec
     lane_columns = len(spec.normalization.lane_mean)
@@ -168,16 +168,16 @@ def case_shapes(config: CurveNetConfig) -> dict[str, tuple[int, ...]]:
 
 def clean_times(arrays: Mapping[str, Array]) -> dict[str, float]:
     """The diffusion time in the name of each array of clean futures. Raises ValueError."""
-    found = {}
+    times = {}
     for name in arrays:
         if name.startswith(CLEAN):
             try:
-                found[name] = float(name.removeprefix(CLEAN))
+                times[name] = float(name.removeprefix(CLEAN))
             except ValueError:
-                found[name] = math.nan
-            if not 0.0 <= found[name] <= 1.0:
+                times[name] = math.nan
+            if not 0.0 <= times[name] <= 1.0:
                 raise ValueError(f"has {name}, expected a diffusion time from 0 to 1 after {CLEAN}")
-    return found
+    return times
 
 
 def _array(array: Array, name: str, shape: tuple[int, ...]) -> Array:

@@ -35,7 +35,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from ..domain import Array
+from ..core.domain import Array
 from ..model.card import CALIBRATION_PREFIX, GraphCard, required_graphs
 from .export import write_card, write_graph
 
@@ -97,7 +97,7 @@ def write_calibration_graphs(card: GraphCard, folder: Path) -> None:
     """Copies of the graphs with outputs for each product's input range: minimum, maximum, mean square."""
 
     def watch(name: str, graph: ir.Graph) -> None:
-        for value in dict.fromkeys(given for _, given, _ in _layer_products(card, graph)):
+        for value in dict.fromkeys(input_value for _, input_value, _ in _layer_products(card, graph)):
             square = ir.node("Mul", [value, value], name=f"{value.name}.square")
             statistics = [ir.node(kind, [value], {"keepdims": 0}) for kind in ("ReduceMin", "ReduceMax")]
             statistics.append(ir.node("ReduceMean", [square.outputs[0]], {"keepdims": 0}))
@@ -114,7 +114,7 @@ def write_calibration_graphs(card: GraphCard, folder: Path) -> None:
 
 def activation_ranges(recorded: Mapping[str, Sequence[Mapping[str, Array]]]) -> dict[str, dict[str, ActivationRange]]:
     """Activation ranges over all runs, from the calibration outputs (by graph, of each run)."""
-    found: dict[str, dict[str, ActivationRange]] = {}
+    ranges: dict[str, dict[str, ActivationRange]] = {}
     for graph, runs in recorded.items():
         rows = {key: np.array([float(run[key]) for run in runs]) for key in (runs[0] if runs else ())}
         names = dict.fromkeys(key.removeprefix(CALIBRATION_PREFIX).partition(":")[2] for key in rows)
@@ -122,7 +122,7 @@ def activation_ranges(recorded: Mapping[str, Sequence[Mapping[str, Array]]]) -> 
         def row(kind: str, name: str, rows: Mapping[str, Array] = rows) -> Array:
             return rows[f"{CALIBRATION_PREFIX}{kind}:{name}"]
 
-        found[graph] = {
+        ranges[graph] = {
             name: ActivationRange(
                 min(float(row("ReduceMin", name).min()), 0.0),
                 max(float(row("ReduceMax", name).max()), 0.0),
@@ -130,7 +130,7 @@ def activation_ranges(recorded: Mapping[str, Sequence[Mapping[str, Array]]]) -> 
             )
             for name in names
         }
-    return found
+    return ranges
 
 
 def write_quantised(
@@ -178,9 +178,9 @@ def _layer_products(card: GraphCard, graph: ir.Graph) -> list[tuple[ir.Node, ir.
     multiplied = []
     for node in graph:
         if node.op_type == "MatMul":
-            given, weights = node.inputs[0], _constant_weights(node.inputs[1])
-            if given is not None and weights is not None and weights.ndim == 2:
-                multiplied.append((node, given, weights))
+            input_value, weights = node.inputs[0], _constant_weights(node.inputs[1])
+            if input_value is not None and weights is not None and weights.ndim == 2:
+                multiplied.append((node, input_value, weights))
     if card.kind == "denoiser":
         before = set[ir.Node]().union(*(_ancestors(node) for node, *_ in multiplied))
     else:
@@ -202,14 +202,14 @@ def _constant_weights(value: ir.Value | None) -> Array | None:
 
 
 def _ancestors(node: ir.Node) -> set[ir.Node]:
-    found, todo = set[ir.Node](), [node]
+    ancestors, todo = set[ir.Node](), [node]
     while todo:
         for value in todo.pop().inputs:
             producer = None if value is None else value.producer()
-            if producer is not None and producer not in found:
-                found.add(producer)
+            if producer is not None and producer not in ancestors:
+                ancestors.add(producer)
                 todo.append(producer)
-    return found
+    return ancestors
 
 
 def _quantise(graph: ir.Graph, product: ir.Node, weights: Array, activations: ActivationRange, to: Format) -> None:

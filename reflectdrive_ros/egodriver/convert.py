@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array, EgoState, LightState, StopLines, TrafficLights, Trajectory
+from ..core import geometry
+from ..core.domain import Array, EgoState, LightState, StopLines, TrafficLights, Trajectory
 from ..features.reprojection import Calibration
 
 US_TO_NS = 1000
-HALF_LANE_M = 2.0  # of the stop line of a light whose distance is all that is known
+HALF_LANE_M = 2.0  # of the stop line of a light of which only the distance is available
 ROUTE_GAP_M = 1.0  # a route that begins no further ahead of the car than this begins at it
 LIGHTS = {"RED": LightState.RED, "YELLOW": LightState.AMBER, "GREEN": LightState.GREEN}
 
@@ -28,10 +28,10 @@ class BadInput(ValueError):
 def planar(pose: Any) -> Array:
     """(3,) x, y, heading of the contract's Pose. Raises BadInput for one that holds NaN or infinity."""
     forward = np.asarray(pose.rotation_matrix)[:, 0]
-    found = np.array([pose.position[0], pose.position[1], np.arctan2(forward[1], forward[0])], float)
-    if not np.isfinite(found).all():
+    pose_xyh = np.array([pose.position[0], pose.position[1], np.arctan2(forward[1], forward[0])], float)
+    if not np.isfinite(pose_xyh).all():
         raise BadInput("the egomotion holds NaN or infinity: send the pose of the rig in the local frame")
-    return found
+    return pose_xyh
 
 
 def ego_state(time_us: int, pose: Any, state: Any) -> EgoState:
@@ -63,7 +63,7 @@ def route_in_map(waypoints_in_rig: Array, map_from_rig: Array) -> Array:
 
 
 def trajectory_us(plan: Trajectory, time_us: int) -> tuple[list[int], Array]:
-    """Times in microseconds and poses (T, 3) in the rig frame of a plan made at `time_us` in the ego frame."""
+    """Times in microseconds and poses (T, 3) in the rig frame of a plan of `time_us` in the ego frame."""
     times = [time_us + round(1e6 * float(seconds)) for seconds in plan.times_s]
     return times, np.asarray(plan.poses)
 

@@ -23,9 +23,18 @@ from carla_driver_interface.geometry import Pose
 from carla_driver_interface.geometry import Trajectory as RigTrajectory
 from carla_driver_interface.protocol import TrafficLightState
 
-from .. import geometry
-from ..config import Config
-from ..domain import Array, CameraFrame, EgoState, Observation, PlanSource, StepReport, StopLines, TrafficLights
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import (
+    Array,
+    CameraFrame,
+    EgoState,
+    Observation,
+    PlanSource,
+    StepReport,
+    StopLines,
+    TrafficLights,
+)
 from ..features.cameras import Camera
 from ..features.reprojection import View, black, plan_views, reproject
 from ..planning.planner import AnyNetwork
@@ -37,7 +46,7 @@ from .convert import BadInput
 log = logging.getLogger(__name__)
 MIN_COVERAGE = 0.01  # of a camera of the network; one that is covered less stays black
 NO_MAP_LIMIT_MPS = 13.9
-TIMES_MAX = 100_000  # planning times that are kept, the newest
+TIMES_MAX = 100_000  # planning times in memory, the newest
 
 
 @dataclass(eq=False)
@@ -113,8 +122,8 @@ class PlannerDriver(BaseDriver):
         self._count("sessions")
 
     def on_session_close(self, session: SessionState) -> None:
-        if (found := self._sessions.pop(session.uuid, None)) is not None:
-            found.worker.shutdown(wait=False, cancel_futures=True)
+        if (closed := self._sessions.pop(session.uuid, None)) is not None:
+            closed.worker.shutdown(wait=False, cancel_futures=True)
 
     def on_route(self, session: SessionState) -> None:
         """The route, in the map frame of the moment it was sent for."""
@@ -169,14 +178,14 @@ class PlannerDriver(BaseDriver):
             return own.engine.step(observation)
 
     def observation(self, own: Session, ctx: DriveContext, ego: EgoState) -> Observation:
-        """What the planner is given: images, ego, route, and of CARLA's ground truth the speed limit and the light."""
+        """The planner's inputs: images, ego, route, and of CARLA's ground truth the speed limit and the light."""
         route = geometry.compose(geometry.invert(ego.map_from_ego), own.route) if len(own.route) else own.route
         limit_mps = NO_MAP_LIMIT_MPS
         lights: tuple[TrafficLights | None, StopLines | None] = (None, None)
-        if (given := ctx.renderer_data) is not None:
-            limit_mps = float(given.speed_limit_mps) if given.speed_limit_mps > 0.0 else limit_mps
-            name = TrafficLightState.Name(given.ego_traffic_light)
-            lights = convert.light_ahead(name, float(given.ego_traffic_light_distance_m), route)
+        if (ground_truth := ctx.renderer_data) is not None:
+            limit_mps = float(ground_truth.speed_limit_mps) if ground_truth.speed_limit_mps > 0.0 else limit_mps
+            name = TrafficLightState.Name(ground_truth.ego_traffic_light)
+            lights = convert.light_ahead(name, float(ground_truth.ego_traffic_light_distance_m), route)
         return Observation(
             stamp_ns=ego.stamp_ns,
             ego=ego,
@@ -197,12 +206,12 @@ class PlannerDriver(BaseDriver):
         decoded: dict[str, Array] = {}
         frames = []
         for view in own.views:
-            found, camera = newest[view.source], view.camera
-            if found is None or view.coverage < MIN_COVERAGE:
+            frame, camera = newest[view.source], view.camera
+            if frame is None or view.coverage < MIN_COVERAGE:
                 pixels = black(camera)
             else:
                 if view.source not in decoded:
-                    decoded[view.source] = _decode(found, view.size)
+                    decoded[view.source] = _decode(frame, view.size)
                 pixels = reproject(view, decoded[view.source]) if not view.passes_through else decoded[view.source]
             frames.append(CameraFrame(stamp_ns, camera.name, pixels, camera.pixels_from_camera, view.camera_from_ego))
         if not decoded:
@@ -231,9 +240,9 @@ class PlannerDriver(BaseDriver):
 def _decode(frame: Any, size: tuple[int, int]) -> Array:
     """(H, W, 3) uint8 RGB of a frame's JPEG or PNG at a size (width, height). Raises BadInput."""
     data = np.frombuffer(frame.image_bytes, np.uint8)
-    found = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
-    if found is None:
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if len(data) else None
+    if image is None:
         raise BadInput(f"camera {frame.logical_id}: {len(data)} bytes are no JPEG or PNG image: encode it as one")
-    if found.shape[1::-1] != size:
-        found = cv2.resize(found, size, interpolation=cv2.INTER_AREA)
-    return np.asarray(cv2.cvtColor(found, cv2.COLOR_BGR2RGB))
+    if image.shape[1::-1] != size:
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))

@@ -26,7 +26,7 @@ from carla_driver_interface.server import bind_address
 from carla_driver_interface.service import EgodriverServicer, ServiceMode
 from google.protobuf.message import DecodeError
 
-from ..errors import UserError, printable, printable_line, printable_name
+from ..infra.errors import UserError, printable, printable_line, printable_name
 
 log = logging.getLogger(__name__)
 WORKERS = 16  # calls that are served at a time

@@ -4,6 +4,9 @@ Each drive is one generated town with reactive traffic, or one seed of traffic o
 of others (`--judge carla`). The engine plans at 10 Hz and the ego follows its plans. Time is simulated: a planner is
 never late, and a drive depends on its seed only, not on the machine. No town of a closed loop is part of a scene set.
 
+Of several planners or variants (`evaluation.variants`) a second table has the differences, paired by world, to the
+first that is given as much: the road (`inputs.drivable_type`) or not.
+
 With `--random-weights` each learned planner drives once more with random weights, with `--only-random-weights` only so:
 what choice and repair do alone. `--worst N` writes a page of the N worst incidents of each planner, drawn from above,
 to `--out`.
@@ -26,7 +29,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -35,29 +38,29 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import make_table
-from ..config import Config
-from ..domain import CameraFrame
-from ..errors import UserError
-from ..parallel import Workers, map_restartable
-from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, get_planner
+from ..core.config import Config
+from ..core.domain import CameraFrame
+from ..infra import arguments
+from ..infra.command import make_table
+from ..infra.errors import UserError
+from ..infra.parallel import Workers, map_restartable
+from ..infra.progress import track_progress
+from ..infra.provenance import program_sha256, write_numbers
+from ..maps import road_file, sumo
+from ..planning import LEARNED
 from ..planning.planner import Planner
-from ..progress import track_progress
-from ..provenance import program_sha256, write_numbers
 from ..runtime import cli_args
-from ..runtime.engine import Engine, check_network
+from ..runtime.engine import Engine
 from ..scoring.simulate import DT_S
-from ..sim import sumo
 from ..sim.drive_log import DriveLog
-from ..sim.network import maps
 from ..sim.render import camera
 from ..sim.world import World, WorldOptions
 from . import worlds, worst_page
 from .drive_results import DriveResult, FinishedDrives, Job, abnormalities, logged_errors
-from .drive_sums import MEASURES, PLAN_SCORES, drive_metrics
-from .driving_scores import RANDOM_WEIGHTS, Driver, extend, make_drivers
+from .drive_sums import MEASURES, PLAN_SCORES, difference, difference_table, drive_metrics
+from .driving_scores import extend
 from .incidents import IncidentRecorder
+from .variants import Variant, Variants, check, references, weights_of
 from .worlds import Worlds
 
 SCORE_EVERY_S = 1.0
@@ -73,31 +76,29 @@ SENTENCES_MAX = 50  # on abnormal drives
 
 def drive(
     options: WorldOptions,
-    planner: str,
-    config: Config,
+    variant: Variant,
     duration_s: float,
     *,
+    name: str = "",
     images: bool | None = None,
-    random_weights: bool = False,
     recipe: Planner | None = None,
 ) -> DriveResult:
     """Drives for `duration_s` of simulated time, or until the route ends.
 
-    `images`: whether camera images are rendered; None: if the settings require cameras and the planner uses them. The
-    drivable area is given where `inputs.drivable_type` is not `none`. With `random_weights` the planner's network has
-    random weights. `recipe` plans in place of the planner's own recipe, on its network.
+    `name`: of the row, by default that of the planner. `images`: whether camera images are rendered; None: if the
+    settings require cameras and the planner uses them. The drivable area is given where `inputs.drivable_type` is not
+    `none`. `recipe` plans in place of the planner's own recipe, on its network.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
-    config = replace(config, planner=planner)
-    network = cli_args.network_for(config, planner, random_weights) if planner in LEARNED else None
+    config, name = variant.config, name or variant.planner_name
+    network = variant.network()
     if images is None:
-        images = config.needs_cameras and planner not in CAMERA_FREE
+        images = config.needs_cameras and variant.uses_images
     scores: list[list[float]] = []  # of each scored plan: its PDM score and PLAN_SCORES
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
     planning_ms: dict[str, list[float]] = {}
-    name = f"{planner} {RANDOM_WEIGHTS}" if random_weights else planner
     with logged_errors() as errors, World(options, config.vehicle) as world:
         recorder = IncidentRecorder(world, name)
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, planner=recipe, network=network)
@@ -107,12 +108,12 @@ def drive(
             observation = world.observation(
                 cameras.capture() if cameras else (),
                 drivable=config.inputs.drivable_type != "none",
-                vectors=planner in VECTOR_PLANNERS,
+                vectors=variant.uses_vectors,
             )
-            begun_s = time.process_time()
+            start_s = time.process_time()
             report = engine.step(observation)
             kind = "none" if report.step is None else report.step.value
-            planning_ms.setdefault(kind, []).append(1e3 * (time.process_time() - begun_s))
+            planning_ms.setdefault(kind, []).append(1e3 * (time.process_time() - start_s))
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
@@ -144,11 +145,11 @@ class CameraHistory:
     def __init__(self, world: World, config: Config) -> None:
         self._world = world
         self._rig = camera.rig(config.cameras.width, config.cameras.height)
-        self._seen: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
+        self._images: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
 
     def capture(self) -> tuple[CameraFrame, ...]:
-        self._seen.append(self._world.render_images(self._rig))
-        return (*self._seen[0], *self._seen[-1])
+        self._images.append(self._world.render_images(self._rig))
+        return (*self._images[0], *self._images[-1])
 
 
 # --- many drives ------------------------------------------------------------------------------------------------------
@@ -156,11 +157,12 @@ class CameraHistory:
 
 @dataclass(frozen=True, eq=False)
 class Drives:
-    """The results of every planner on every seed."""
+    """The results of every row on every seed."""
 
     planners: tuple[str, ...]  # names of the rows
     results: tuple[DriveResult, ...]  # of the completed drives
     failures: Mapping[Job, str]  # why the other drives failed
+    references: Mapping[str, str] = field(default_factory=dict)  # by row: the one that it is compared with
 
     def of(self, planner: str) -> list[DriveResult]:
         return [result for result in self.results if result.planner == planner]
@@ -177,19 +179,16 @@ class Drives:
 
 
 def run_drives(
-    planners: Sequence[str],
+    variants: Variants,
     seeds: Sequence[int],
-    config: Config,
     duration_s: float,
     console: Console,
-    random_weights: bool = False,
     where: Worlds | None = None,
     workers: Workers = 1,
-    trained: bool = True,
     finished: FinishedDrives | None = None,
     incidents: bool = True,
 ) -> Drives:
-    """Drives every planner on every seed, in parallel; `random_weights`, `trained`: as of `make_drivers`.
+    """Drives every row on every seed, in parallel.
 
     `where` gives the worlds of the seeds; by default generated towns. Drives of `finished` are not driven again, and
     others are added to it. Without `incidents` results have none, which saves memory.
@@ -197,48 +196,43 @@ def run_drives(
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, SumoMissing.
     """
     sumo.binary("sumo")  # report a missing SUMO once, not from every drive
-    drivers = make_drivers(planners, ("",), random_weights, trained)
-    for driver in drivers.values():
-        asked = replace(config, planner=driver.planner)
-        get_planner(asked)
-        if driver.planner in LEARNED:  # report a fault of the model once, not from every drive
-            check_network(asked, cli_args.network_for(config, driver.planner, driver.random_weights))
-    jobs = [(name, seed) for seed in seeds for name in drivers]  # a stopped run has the same worlds for all planners
-    found: dict[Job, DriveResult] = {}
+    check(variants)
+    jobs = [(name, seed) for seed in seeds for name in variants]  # a stopped run has the same worlds for all rows
+    results: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
     if finished is not None:
-        found |= {job: finished.results[job] for job in jobs if job in finished.results}
-        if found:
-            console.print(f"{len(found)} of {len(jobs)} drives are in {finished.path}")
-    left = [job for job in jobs if job not in found]
-    outcomes = _iterate_drives(left, drivers, config, duration_s, where, workers, incidents)
-    for job, result in track_progress(outcomes, "driving", console, len(left)):
+        results |= {job: finished.results[job] for job in jobs if job in finished.results}
+        if results:
+            console.print(f"{len(results)} of {len(jobs)} drives are in {finished.path}")
+    remaining = [job for job in jobs if job not in results]
+    outcomes = _iterate_drives(remaining, variants, duration_s, where, workers, incidents)
+    for job, result in track_progress(outcomes, "driving", console, len(remaining)):
         if isinstance(result, DriveResult):
-            found[job] = result
+            results[job] = result
             if finished is not None:
                 finished.put(result)
         else:
             failures[job] = result
-    jobs = [(name, seed) for name in drivers for seed in seeds]
-    failures |= {job: "it was not driven" for job in jobs if job not in found and job not in failures}
+    jobs = [(name, seed) for name in variants for seed in seeds]
+    failures |= {job: "it was not driven" for job in jobs if job not in results and job not in failures}
     return Drives(
-        tuple(drivers),
-        tuple(found[job] for job in jobs if job in found),
+        tuple(variants),
+        tuple(results[job] for job in jobs if job in results),
         {job: failures[job] for job in jobs if job in failures},
+        references(variants),
     )
 
 
 def _iterate_drives(
     jobs: Sequence[Job],
-    drivers: Mapping[str, Driver],
-    config: Config,
+    variants: Variants,
     duration_s: float,
     where: Worlds | None,
     workers: Workers,
     incidents: bool = True,
 ) -> Iterator[tuple[Job, DriveResult | str]]:
     """Results in order of completion, or the reason of a failure: SUMO may crash its process."""
-    work = partial(_run_drive, drivers=drivers, config=config, duration_s=duration_s, where=where, incidents=incidents)
+    work = partial(_run_drive, variants=variants, duration_s=duration_s, where=where, incidents=incidents)
     deaths: Counter[Job] = Counter()
 
     def on_progress(index: int, value: int) -> None:
@@ -255,21 +249,14 @@ def _run_drive(
     job: Job,
     report: Callable[[int], None],
     *,
-    drivers: Mapping[str, Driver],
-    config: Config,
+    variants: Variants,
     duration_s: float,
     where: Worlds | None = None,
     incidents: bool = True,
 ) -> DriveResult:
     name, seed = job
     with _processor_time_limit(START_LIMIT_S + STEP_LIMIT_S * duration_s / DT_S):
-        result = drive(
-            (where or worlds.generated()).options(seed),
-            drivers[name].planner,
-            config,
-            duration_s,
-            random_weights=drivers[name].random_weights,
-        )
+        result = drive((where or worlds.generated()).options(seed), variants[name], duration_s, name=name)
     return result if incidents else replace(result, incidents=())
 
 
@@ -303,11 +290,11 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
         metavar="S",
         help="closed loop: seconds of driving in each",
     )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument(
+    towns = parser.add_mutually_exclusive_group()
+    towns.add_argument(
         "--map", type=Path, metavar="FILE", help="closed loop: drive on this map: Lanelet2 (.osm) or OpenDRIVE (.xodr)"
     )
-    place.add_argument(
+    towns.add_argument(
         "--judge",
         metavar="NAME",
         help=f"closed loop: drive in towns of others, all for development: {', '.join(worlds.TOWNS)}",
@@ -328,47 +315,36 @@ def add_arguments(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def run_closed_loop(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
+def run_closed_loop(
+    args: argparse.Namespace, config: Config, variants: Variants, console: Console, errors: Console
+) -> int:
     """Exit code 0, or 1 when a drive was abnormal. Raises UserError, OSError."""
     if args.out is not None and args.worst is None:
         raise UserError("--out DIR is the folder of the page of --worst: add --worst N")
     where = _worlds(args)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    only_random = args.only_random_weights
-    if only_random and not set(args.planner) <= set(LEARNED):
-        raise UserError(f"--only-random-weights is for learned planners: name some of {', '.join(LEARNED)} only")
-    random_weights = args.random_weights or only_random
-    weights = cli_args.weights_of(config, args.planner)
     with_incidents = args.worst is not None
-    with _finished_drives(args, config, where) if args.json and not with_incidents else nullcontext() as finished:
-        driven = run_drives(
-            args.planner,
-            seeds,
-            config,
-            args.duration,
-            errors,
-            random_weights,
-            where,
-            args.workers,
-            not only_random,
-            finished,
-            with_incidents,
-        )
-        content = {"random_weights": random_weights, **where.numbers(), **table_metrics(driven)}
-        write_numbers(args.json, content, weights_sha256=weights)
+    resumes = args.json is not None and not with_incidents
+    with _finished_drives(args, config, variants, where) if resumes else nullcontext() as finished:
+        drives = run_drives(variants, seeds, args.duration, errors, where, args.workers, finished, with_incidents)
+        random_weights = args.random_weights or args.only_random_weights
+        content = {"random_weights": random_weights, **where.numbers(), **table_metrics(drives)}
+        write_numbers(args.json, content, weights_sha256=weights_of(variants))
         if finished is not None:
             finished.discard()
-    console.print(_table(driven))
+    console.print(_table(drives))
+    if content["differences"]:
+        console.print(difference_table(content["differences"], args.by_family))
     if args.worst is not None:
         folder = args.out or FOLDER
-        found = [incident for result in driven.results for incident in result.incidents]
+        incidents = [incident for result in drives.results for incident in result.incidents]
         folder.mkdir(parents=True, exist_ok=True)
-        text = worst_page.render(worst_page.worst(found, args.worst), config.vehicle)
+        text = worst_page.render(worst_page.worst(incidents, args.worst), config.vehicle)
         (folder / PAGE).write_text(text, encoding="utf-8")
-        console.print(f"{len(found)} incidents; the worst are drawn in {folder / PAGE}")
-    for line in _notes(driven):
+        console.print(f"{len(incidents)} incidents; the worst are drawn in {folder / PAGE}")
+    for line in _notes(drives):
         console.print(line)
-    return 1 if driven.abnormal else 0
+    return 1 if drives.abnormal else 0
 
 
 def stopped_sentence(args: argparse.Namespace) -> str:
@@ -376,17 +352,19 @@ def stopped_sentence(args: argparse.Namespace) -> str:
     return "" if args.json is None or args.worst is not None else "the same command goes on from there"
 
 
-def _finished_drives(args: argparse.Namespace, config: Config, where: Worlds) -> FinishedDrives:
-    """Drives of an earlier run of the same program, settings, weights, maps and duration, whatever its planners."""
-    made_by = {
+def _finished_drives(args: argparse.Namespace, config: Config, variants: Variants, where: Worlds) -> FinishedDrives:
+    """Drives of an earlier run of the same program, settings, weights, maps and duration, whatever its planners; with
+    variants, of the same ones."""
+    source = {
         "program": program_sha256(),
         "configuration": {**asdict(config), "planner": ""},
-        "weights": cli_args.weights_of(config, list(LEARNED)),
+        "variants": args.variant,
+        "weights": [cli_args.weights_of(config, list(LEARNED)), weights_of(variants) if args.variant else ""],
         "duration_s": args.duration,
         "worlds": where.numbers(),
     }
     file = args.json.with_name(f"{args.json.name}.drives")
-    return FinishedDrives(file, json.loads(json.dumps(made_by, default=str)), config.vehicle)
+    return FinishedDrives(file, json.loads(json.dumps(source, default=str)), config.vehicle)
 
 
 def _worlds(args: argparse.Namespace) -> Worlds:
@@ -396,23 +374,24 @@ def _worlds(args: argparse.Namespace) -> Worlds:
     if args.map is None:
         return worlds.generated()
     with tempfile.TemporaryDirectory() as scratch:
-        maps.load(args.map, Path(scratch))
+        road_file.load(args.map, Path(scratch))
     return worlds.of_map(args.map)
 
 
-def table_metrics(driven: Drives) -> dict[str, Any]:
+def table_metrics(drives: Drives) -> dict[str, Any]:
     """`drive_metrics` of each row under `planners`, with those of each drive; those of the first once more at the top.
 
     `broken_off` is the number of failed drives of a row, `process_deaths` that of processes that died in drives that
-    ended; `failures` and `abnormal`, which includes them, give sentences by planner and seed.
+    ended; `failures` and `abnormal`, which includes them, give sentences by planner and seed. `differences` are those
+    of `drive_sums.difference`, of each row of `drives.references`.
     """
     by_planner = {}
-    for planner in driven.planners:
-        results = driven.of(planner)
+    for planner in drives.planners:
+        results = drives.of(planner)
         singles = [
             {"seed": one.seed, "town": one.town, **drive_metrics([one]), **_event_rows(one.log)} for one in results
         ]
-        broken_off = len(driven.broken_off(planner))
+        broken_off = len(drives.broken_off(planner))
         deaths = sum(one.process_deaths for one in results)
         by_planner[planner] = {
             "broken_off": broken_off,
@@ -420,13 +399,17 @@ def table_metrics(driven: Drives) -> dict[str, Any]:
             **drive_metrics(results),
             "worlds": singles,
         }
-    first = driven.planners[0]
+    first = drives.planners[0]
     return {
         "planner": first,
         **without_worlds(by_planner[first]),
         "planners": by_planner,
-        "failures": _by_name(driven.failures),
-        "abnormal": _by_name(driven.abnormal),
+        "differences": {
+            row: {"reference": reference, **difference(drives.of(row), drives.of(reference))}
+            for row, reference in drives.references.items()
+        },
+        "failures": _by_name(drives.failures),
+        "abnormal": _by_name(drives.abnormal),
     }
 
 
@@ -442,18 +425,18 @@ def _event_rows(log: DriveLog) -> dict[str, Any]:
     return {"events": [{"kind": one.kind, "time_s": round(one.time_s, 1), "text": one.text} for one in log.events]}
 
 
-def _table(driven: Drives) -> Table:
+def _table(drives: Drives) -> Table:
     table: list[tuple[str, ...]] = []
     title = "closed loop in the proving ground"
-    for planner in driven.planners:
-        results, broken_off = driven.of(planner), driven.broken_off(planner)
-        shown = _shown_results(results, driven)
-        if len(shown) < len(results):
+    for planner in drives.planners:
+        results, broken_off = drives.of(planner), drives.broken_off(planner)
+        listed = _listed_results(results, drives)
+        if len(listed) < len(results):
             title = f"closed loop in the proving ground: the {WORST_ROWS} drives of least PDMS, and abnormal ones"
-        rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in shown]
+        rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in listed]
         rows += [(f"{seed}", drive_metrics([]), 1) for seed in broken_off[:SENTENCES_MAX]]
         rows += [
-            (f"all {len(results)}" if len(shown) < len(results) else "all", drive_metrics(results), len(broken_off))
+            (f"all {len(results)}" if len(listed) < len(results) else "all", drive_metrics(results), len(broken_off))
         ]
         for index, (world, row, count) in enumerate(rows):
             cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
@@ -463,29 +446,29 @@ def _table(driven: Drives) -> Table:
     return make_table(headings, table, title, texts=2)
 
 
-def _shown_results(results: Sequence[DriveResult], driven: Drives) -> Sequence[DriveResult]:
+def _listed_results(results: Sequence[DriveResult], drives: Drives) -> Sequence[DriveResult]:
     """Of more than ROWS_MAX drives the abnormal ones and the WORST_ROWS with the least PDMS, in their order."""
     if len(results) <= ROWS_MAX:
         return results
-    abnormal = driven.abnormal
+    abnormal = drives.abnormal
     worst = sorted(results, key=lambda one: float(one.scores.mean()) if len(one.scores) else 0.0)[:WORST_ROWS]
     strange = [one for one in results if (one.planner, one.seed) in abnormal][:SENTENCES_MAX]
     return [one for one in results if one in worst or one in strange]
 
 
-def _notes(driven: Drives) -> list[str]:
+def _notes(drives: Drives) -> list[str]:
     """A sentence for each abnormal drive, and one with the totals of many drives."""
     lines = []
-    for (planner, seed), text in list(driven.abnormal.items())[:SENTENCES_MAX]:
-        kind = "broken off" if (planner, seed) in driven.failures else "abnormal"
+    for (planner, seed), text in list(drives.abnormal.items())[:SENTENCES_MAX]:
+        kind = "broken off" if (planner, seed) in drives.failures else "abnormal"
         lines.append(f"{kind}: {planner}, seed {seed}: {text}")
-    if (more := len(driven.abnormal) - SENTENCES_MAX) > 0:
+    if (more := len(drives.abnormal) - SENTENCES_MAX) > 0:
         lines.append(f"{more} more abnormal drives are in the file of --json")
-    count = len(driven.results) + len(driven.failures)
+    count = len(drives.results) + len(drives.failures)
     if count > ROWS_MAX:
-        deaths = sum(one.process_deaths for one in driven.results)
+        deaths = sum(one.process_deaths for one in drives.results)
         lines.append(
-            f"{len(driven.results)} of {count} drives came to their end; {len(driven.failures)} broken off, "
-            f"{deaths} dead processes whose drive was driven again, {len(driven.abnormal)} drives abnormal in all"
+            f"{len(drives.results)} of {count} drives came to their end; {len(drives.failures)} broken off, "
+            f"{deaths} dead processes whose drive was driven again, {len(drives.abnormal)} drives abnormal in all"
         )
     return lines

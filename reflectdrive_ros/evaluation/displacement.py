@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 from ..scoring.scorer import WAYPOINTS
+from .bootstrap import bootstrap_intervals
 
 HORIZONS_S = (1, 2, 3, 4)
 MISS_M = 2.0  # as in the motion forecasting challenges of Argoverse and Waymo
-BOOTSTRAP_SAMPLES = 1000  # for the interval of a mean
-DRAWS_AT_ONCE = 1_000_000
 NO_PLAN = np.full(WAYPOINTS, np.nan)
 
 
@@ -37,26 +36,15 @@ def summarise(rows: Array) -> dict[str, Any]:
         "ade_m": np.cumsum(planned, axis=1)[:, ends - 1] / ends,
         "fde_m": planned[:, ends - 1],
     }
-    found: dict[str, Any] = {"plans": len(planned)}
+    summary: dict[str, Any] = {"plans": len(planned)}
     for name, values in errors.items():
-        found[name] = _by_horizon([round(float(mean), 3) for mean in values.mean(axis=0)] if len(values) else None)
-        found[f"{name}_95"] = _by_horizon(bootstrap_intervals(values).round(3).tolist() if len(values) else None)
+        summary[name] = _by_horizon([round(float(mean), 3) for mean in values.mean(axis=0)] if len(values) else None)
+        summary[f"{name}_95"] = _by_horizon(bootstrap_intervals(values).round(3).tolist() if len(values) else None)
     missed = ~(rows[:, -1] <= MISS_M)
-    found["miss_rate"] = round(100.0 * float(missed.mean()), 3)
-    found["miss_rate_95"] = (100.0 * bootstrap_intervals(missed[:, None].astype(float))[0]).round(3).tolist()
-    return found
+    summary["miss_rate"] = round(100.0 * float(missed.mean()), 3)
+    summary["miss_rate_95"] = (100.0 * bootstrap_intervals(missed[:, None].astype(float))[0]).round(3).tolist()
+    return summary
 
 
 def _by_horizon(values: list[Any] | None) -> dict[str, Any]:
     return {str(horizon): None if values is None else values[k] for k, horizon in enumerate(HORIZONS_S)}
-
-
-def bootstrap_intervals(values: Array) -> Array:
-    """(C, 2) ends of the 95 % bootstrap intervals of the means of (N, C) values, rows drawn together; deterministic."""
-    generator, count = np.random.default_rng(0), len(values)
-    at_once = max(1, DRAWS_AT_ONCE // (count * values.shape[1]))
-    resampled = [
-        values[generator.integers(0, count, (min(at_once, BOOTSTRAP_SAMPLES - first), count))].mean(axis=1)
-        for first in range(0, BOOTSTRAP_SAMPLES, at_once)
-    ]
-    return np.asarray(np.percentile(np.concatenate(resampled), [2.5, 97.5], axis=0).T)

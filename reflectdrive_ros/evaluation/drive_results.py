@@ -1,6 +1,6 @@
 """Results of drives, in memory and in the file from which a stopped run goes on.
 
-with FinishedDrives(file, made_by, vehicle) as finished:   # UserError where another process writes into it
+with FinishedDrives(file, source, vehicle) as finished:   # UserError where another process writes into it
     for job in jobs:
         if job not in finished.results:
             finished.put(job, drive(job))
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from ..config import VehicleConfig
-from ..domain import Array
-from ..errors import UserError
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..infra.errors import UserError
 from ..scoring.simulate import DT_S
 from ..sim.drive_log import Collision, DriveLog, Event
 from ..sim.traffic.actors import Shape
@@ -97,8 +97,8 @@ class FinishedDrives:
     cut short is dropped.
     """
 
-    def __init__(self, file: Path, made_by: Mapping[str, Any], vehicle: VehicleConfig) -> None:
-        """`made_by`: all that a result depends on besides planner and seed, ready for JSON.
+    def __init__(self, file: Path, source: Mapping[str, Any], vehicle: VehicleConfig) -> None:
+        """`source`: all that a result depends on besides planner and seed, ready for JSON.
 
         Raises UserError if another process writes into the file, OSError.
         """
@@ -110,7 +110,7 @@ class FinishedDrives:
         except BlockingIOError:
             self._file.close()
             raise UserError(f"another process drives for {file}: wait for it to end, or give another --json") from None
-        header = json.dumps(made_by, sort_keys=True).encode() + b"\n"
+        header = json.dumps(source, sort_keys=True).encode() + b"\n"
         self._file.seek(0)
         if self._file.readline() != header:
             self._file.truncate(0)

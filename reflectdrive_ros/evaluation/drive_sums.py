@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
-from ..domain import Array
+from ..core.domain import Array
+from ..infra.command import make_table
 from ..scoring.scorer import SUB_SCORES
 from ..scoring.simulate import DT_S
 from ..sim.drive_log import DriveLog
+from .bootstrap import MARK, difference_cells, paired_difference
 from .drive_results import DriveResult
 
 PLAN_SCORES = (*SUB_SCORES, "tlc")  # parts of the PDM score of a plan, by their names in a ScoreCard
@@ -71,6 +74,54 @@ def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
         "sources": _sum_counts(result.sources for result in results),
         "planning_ms": _planning_ms(results),
     }
+
+
+PER_DRIVE: Mapping[str, str] = {  # measures of a single drive that are compared, and their headings
+    "pdms": "PDMS",
+    "route_completion": "route %",
+    "off_road_time": "off-road %",
+    "comfort": "comfort %",
+    "mean_speed_mps": "m/s",
+    "at_fault": "own fault",
+    "red_lights": "reds",
+    "speeding": "speeding",
+}
+
+
+def difference(results: Sequence[DriveResult], reference: Sequence[DriveResult]) -> dict[str, Any]:
+    """Means over worlds of the paired differences of PER_DRIVE with 95 % intervals, each world as one unit; under
+    `towns` over the drives of each town, where several worlds are of one.
+    """
+    own, others = ({result.seed: result for result in some} for some in (results, reference))
+    seeds = [seed for seed in own if seed in others]
+    pairs = [(drive_metrics([own[seed]]), drive_metrics([others[seed]])) for seed in seeds]
+    towns = np.array([own[seed].town for seed in seeds])
+
+    def means(selected: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
+        values: dict[str, Any] = {"worlds": len(selected)}
+        for measure in PER_DRIVE:
+            columns = np.array([[row[measure] for row in pair] for pair in selected], float).reshape(-1, 2)
+            values[measure], values[f"{measure}_95"] = paired_difference(*columns.T)
+        return values
+
+    names = sorted(set(towns.tolist())) if len(set(towns.tolist())) < len(seeds) else []
+    by_town = {name: means([pair for pair, town in zip(pairs, towns, strict=True) if town == name]) for name in names}
+    return {**means(pairs), "towns": by_town}
+
+
+def difference_table(differences: Mapping[str, Mapping[str, Any]], by_town: bool) -> Table:
+    """PDMS of each row less that of its reference with the interval; the other measures with a mark where their
+    interval excludes 0."""
+    rows: list[tuple[str, ...]] = []
+    first, *others = PER_DRIVE
+    for name, all_worlds in differences.items():
+        parts = {name: all_worlds}
+        if by_town:
+            parts |= {f"  {town}": means for town, means in all_worlds["towns"].items()}
+        rows += [(title, *difference_cells(means, first, others)) for title, means in parts.items()]
+    title = f"less {', '.join(dict.fromkeys(each['reference'] for each in differences.values()))}, paired by world"
+    headings = ("", PER_DRIVE[first], "95 %", *(PER_DRIVE[name] for name in others))
+    return make_table(headings, rows, title, MARK, texts=1)
 
 
 def _percent(parts: Array) -> dict[str, float]:

@@ -4,47 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from rich.table import Table
 
-from .. import kinematics
-from ..config import ScoringConfig
-from ..domain import Array, Observation, Plan, Trajectory
-from ..planning import LEARNED
+from ..core import kinematics
+from ..core.config import ScoringConfig
+from ..core.domain import Array, Observation, Plan, Trajectory
+from ..infra.command import make_table
 from ..planning.planner import Planner, PlannerContext, PlannerState, PlanningError
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, Scene, score, score_states, total
 from ..scoring.simulate import HORIZON_S
+from . import bootstrap
 
 MEASURES = ("pdms", *SUB_SCORES, "pdms_without_comfort", "epdms")
+PARTS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}  # of PDMS, and their headings
 Row = list[float]  # MEASURES, 0..1 or NaN
-RANDOM_WEIGHTS = "random weights"  # follows the planner in the name of a row
-
-
-class Driver(NamedTuple):
-    """The planner of one row of a table."""
-
-    planner: str
-    privilege: str = ""  # one of `privilege.PRIVILEGES`; empty in closed loop, where all planners have the same inputs
-    random_weights: bool = False  # whether its network has random weights
-
-
-def make_drivers(
-    planners: Sequence[str], privileges: Sequence[str], random_weights: bool, trained: bool = True
-) -> dict[str, Driver]:
-    """The rows of a table by name, such as "reflectdrive2 random weights (words)"; an empty privilege is left out.
-
-    Learned planners have a row with their trained weights, unless `trained` is false, and one with random weights if
-    `random_weights` is true.
-    """
-    drivers = {}
-    for planner in planners:
-        weights = [False] * trained + [True] * random_weights if planner in LEARNED else [False]
-        for random in weights:
-            for privilege in privileges:
-                name = f"{planner} {RANDOM_WEIGHTS}" if random else planner
-                drivers[f"{name} ({privilege})" if privilege else name] = Driver(planner, privilege, random)
-    return drivers
 
 
 @dataclass(eq=False)
@@ -53,6 +29,7 @@ class Scores:
 
     families: list[str] = field(default_factory=list)  # of each scene
     scores: dict[str, list[Row]] = field(default_factory=dict)  # by driver, of each scene
+    references: Mapping[str, str] = field(default_factory=dict)  # by driver: the one that it is compared with
     best: dict[str, list[float]] = field(default_factory=dict)  # by learned planner: PDMS of its best proposal
     failures: dict[str, list[str]] = field(default_factory=dict)  # by planner: scenes without a plan, and why
 
@@ -84,8 +61,9 @@ def extend(trajectory: Trajectory) -> Trajectory:
     if missing <= 0:
         return trajectory
     x, y, heading = trajectory.poses[-1]
-    along_m = kinematics.speeds(trajectory)[-1] * trajectory.dt_s * np.arange(1, missing + 1)
-    more = np.stack([x + along_m * np.cos(heading), y + along_m * np.sin(heading), np.full(missing, heading)], axis=-1)
+    distances_m = kinematics.speeds(trajectory)[-1] * trajectory.dt_s * np.arange(1, missing + 1)
+    columns = (x + distances_m * np.cos(heading), y + distances_m * np.sin(heading), np.full(missing, heading))
+    more = np.stack(columns, axis=-1)
     return Trajectory(np.concatenate([trajectory.poses, more]), trajectory.dt_s)
 
 
@@ -119,21 +97,40 @@ def summary(driver: str, result: Scores) -> dict[str, Any]:
     return {**mean_scores(scores), **best, "families": parts}
 
 
-def numbers(drivers: Mapping[str, Mapping[str, Any]], recorded: str) -> dict[str, Any]:
+def numbers(drivers: Mapping[str, Mapping[str, Any]], recorded: str, result: Scores) -> dict[str, Any]:
     """Summaries of drivers under `drivers`, and that of the first planner once more at the top; `recorded` is the
-    driver that is no planner.
+    driver that is no planner. Under `differences` those of each driver of `result.references`.
     """
     first = next(name for name in drivers if name != recorded)
-    return {"planner": first, **drivers[first], "drivers": drivers}
+    differences = {driver: difference(driver, reference, result) for driver, reference in result.references.items()}
+    return {"planner": first, **drivers[first], "drivers": drivers, "differences": differences}
+
+
+def difference(driver: str, reference: str, result: Scores) -> dict[str, Any]:
+    """Paired differences of two drivers on the same scenes, in percent with 95 % intervals, and under `families` over
+    the scenes of each.
+    """
+    pairs = np.array([result.scores[driver], result.scores[reference]], float)  # (2, N, M)
+    families = np.array(result.families)
+
+    def means(selected: Array) -> dict[str, Any]:
+        values: dict[str, Any] = {"scenes": int(selected.sum())}
+        for index, measure in enumerate(MEASURES):
+            own, others = 100.0 * pairs[:, selected, index]
+            values[measure], values[f"{measure}_95"] = bootstrap.paired_difference(own, others)
+        return values
+
+    by_family = {family: means(families == family) for family in sorted(set(result.families))}
+    return {"reference": reference, **means(np.ones(len(families), bool)), "families": by_family}
 
 
 def mean_scores(scores: Array) -> dict[str, Any]:
     """Means in percent over the scenes with a finite value; None where there is none."""
-    found = {}
+    means = {}
     for measure, values in zip(MEASURES, scores.T, strict=True):
-        known = values[np.isfinite(values)]
-        found[measure] = round(100.0 * float(known.mean()), 3) if len(known) else None
-    return {"scenes": len(scores), **found}
+        finite = values[np.isfinite(values)]
+        means[measure] = round(100.0 * float(finite.mean()), 3) if len(finite) else None
+    return {"scenes": len(scores), **means}
 
 
 def missing_plan_notes(result: Scores, what: str) -> Sequence[str]:
@@ -142,3 +139,17 @@ def missing_plan_notes(result: Scores, what: str) -> Sequence[str]:
         f"{planner} had no plan for {len(failures)} {what}, scored 0; the first: {failures[0]}"
         for planner, failures in result.failures.items()
     ]
+
+
+def difference_table(differences: Mapping[str, Mapping[str, Any]], by_family: bool) -> Table:
+    """PDMS of each driver less that of its reference with the interval; its parts with a mark where theirs excludes
+    0."""
+    rows: list[tuple[str, ...]] = []
+    for driver, all_scenes in differences.items():
+        parts = {driver: all_scenes}
+        if by_family:
+            parts |= {f"  {family}": means for family, means in all_scenes["families"].items()}
+        for name, means in parts.items():
+            rows.append((name, *bootstrap.difference_cells(means, "pdms", list(PARTS))))
+    title = f"less {', '.join(dict.fromkeys(each['reference'] for each in differences.values()))}, paired by scene"
+    return make_table(("", "PDMS", "95 %", *PARTS.values()), rows, title, bootstrap.MARK, texts=1)

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
-from ..config import ScoringConfig, VehicleConfig
-from ..documents import (
+from ..core import geometry
+from ..core.config import ScoringConfig, VehicleConfig
+from ..core.domain import AgentKind, Array
+from ..core.tokens import Codebook, poses_from_points
+from ..infra.documents import (
     DocumentError,
     array,
     check_fields,
@@ -30,9 +32,8 @@ from ..documents import (
     text,
     whole,
 )
-from ..domain import AgentKind, Array
-from ..errors import UserError
-from ..files import MEGABYTE, open_limited, shown
+from ..infra.errors import UserError
+from ..infra.files import MEGABYTE, open_limited, shown
 from ..scoring import metrics
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -49,7 +50,6 @@ from ..scoring.simulate import (
     YAW_RATE,
     simulate,
 )
-from ..tokens import Codebook, poses_from_points
 
 VEHICLE = VehicleConfig(max_steering_rad=np.pi / 3)  # nuPlan's Pacifica
 KINDS = {"vehicle": AgentKind.VEHICLE, "pedestrian": AgentKind.PEDESTRIAN, "bicycle": AgentKind.BICYCLE}
@@ -181,7 +181,7 @@ def parse_scene(entry: Mapping[str, Any]) -> GoldenScene:
         vehicle=VEHICLE,
         start_us=int(stamps[NOW]),
     )
-    seen_by_second = _agents(entry, ego_from_map, FRAMES_V2)
+    second_agents = _agents(entry, ego_from_map, FRAMES_V2)
     return GoldenScene(
         scene_id=entry["scene_id"],
         kind=entry["kind"],
@@ -191,7 +191,7 @@ def parse_scene(entry: Mapping[str, Any]) -> GoldenScene:
         ),
         second=replace(
             common,
-            agents=_drop_agents_touching_ego(seen_by_second),
+            agents=_drop_agents_touching_ego(second_agents),
             reference=_reference(entry["pdm_ref_v2"]),
             red_lights=_red_lights(entry, ego_from_map),
             history=_history(frames[: NOW + 1], stamps[: NOW + 1], ego_from_map),
@@ -222,9 +222,9 @@ def _areas(entry: Mapping[str, Any], ego_from_map: Array) -> MapAreas:
         for shape in entry["map"][layer]
     }
     layers: dict[str, list[Mapping[str, Any]]] = {}
-    for place, (name, layer) in enumerate(entry["drivable_area_map"]):
+    for index, (name, layer) in enumerate(entry["drivable_area_map"]):
         if name not in shapes:
-            raise DocumentError(f"has drivable_area_map[{place}] = {name!r:.60}, which no polygon of map has as id")
+            raise DocumentError(f"has drivable_area_map[{index}] = {name!r:.60}, which no polygon of map has as id")
         layers.setdefault(layer, []).append(shapes[name])
     lanes = layers.get("LANE", []) + layers.get("LANE_CONNECTOR", [])
     on_route = set(entry["route_lane_ids"])
@@ -332,12 +332,12 @@ def score_official(golden: GoldenScene, scoring: ScoringConfig = OFFICIAL) -> Of
 
 def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, ...]:
     """EC of candidates with states (N, 41, 11) against the plans made 0.5 s earlier; None where there is none."""
-    known = [i for i, plan in enumerate(golden.previous) if plan is not None]
+    planned = [i for i, plan in enumerate(golden.previous) if plan is not None]
     values: list[float | None] = [None] * len(golden.previous)
-    if known:
+    if planned:
         plans = np.stack([plan for plan in golden.previous if plan is not None])
         before = simulate(plans, golden.previous_motion, VEHICLE, golden.previous_start_us)
-        for i, value in zip(known, metrics.extended_comfort(states[known], before), strict=True):
+        for i, value in zip(planned, metrics.extended_comfort(states[planned], before), strict=True):
             values[i] = float(value)
     return tuple(values)
 
@@ -432,9 +432,9 @@ def codebook_ceiling(
     names = ("exact", "rounded", "steps")
     return {
         form: {
-            name: 100 * float(np.concatenate([score_rows[i] for score_rows in found]).mean())
+            name: 100 * float(np.concatenate([score_rows[i] for score_rows in batches]).mean())
             for i, name in enumerate(names)
         }
-        for form, found in means.items()
-        if found
+        for form, batches in means.items()
+        if batches
     }

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from .. import geometry, kinematics
-from ..domain import Array, StepReport, Verdict
+from ..core import geometry, kinematics
+from ..core.domain import Array, StepReport, Verdict
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
 from ..sim import incidents
@@ -107,27 +107,27 @@ class IncidentRecorder:
     def _causes(self, event: Event) -> list[str]:
         """What the record shows about an incident, by comparison with the route and with earlier plans."""
         world, now = self._world, self._moments[-1]
-        found = []
+        sentences = []
         route = world.observation().route  # (L, 3) ego frame
-        (along,), (aside,) = geometry.project(route[:, :2], np.zeros((1, 2)))
-        on_route = geometry.compose(now.pose, geometry.sample(route[:, :2], np.array([along]))[0])
+        (route_m,), (lateral_m,) = geometry.project(route[:, :2], np.zeros((1, 2)))
+        on_route = geometry.compose(now.pose, geometry.sample(route[:, :2], np.array([route_m]))[0])
         if event.kind == "off_road":
             if incidents.off_road(ego_at_speed(on_route, 0.0), world.space, world.vehicle):
-                found.append("a car on the line of the route itself would be off the road here")
+                sentences.append("a car on the line of the route itself would be off the road here")
             ahead_s = self._planned_off_road_s()
-            found.append(
+            sentences.append(
                 f"planned {ahead_s:.1f} s before: the plan itself leaves the road"
                 if ahead_s > 0.0
                 else "not planned: the plan stays on the road, the car does not follow it"
             )
         fallbacks = sum(moment.source != "PLANNER" for moment in self._moments)
         if fallbacks:
-            found.append(f"{fallbacks} of the last {len(self._moments)} plans were the engine's fallback")
+            sentences.append(f"{fallbacks} of the last {len(self._moments)} plans were the engine's fallback")
         unsafe = sum(moment.verdict not in ("OK", "LATE") for moment in self._moments)
         if unsafe:
-            found.append(f"the guard refused {unsafe} of the last {len(self._moments)} plans")
-        found.append(f"{abs(aside):.1f} m beside the route at {now.speed_mps:.1f} m/s")
-        return found
+            sentences.append(f"the guard refused {unsafe} of the last {len(self._moments)} plans")
+        sentences.append(f"{abs(lateral_m):.1f} m beside the route at {now.speed_mps:.1f} m/s")
+        return sentences
 
     def _planned_off_road_s(self) -> float:
         """How long before the last instant a plan that was driven left the road within the next second; 0 if none."""

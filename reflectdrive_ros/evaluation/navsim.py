@@ -27,11 +27,11 @@ from typing import Any
 import cv2
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import VehicleConfig
+from ..core import geometry, kinematics
+from ..core.config import VehicleConfig
+from ..core.domain import AgentKind, Array, CameraFrame, Command, EgoState, Observation
 from ..data.recorded_tags import scenario_tag
 from ..data.scene import HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
-from ..domain import AgentKind, Array, CameraFrame, Command, EgoState, Observation
 from ..features.cameras import Camera
 from ..features.reprojection import Calibration, View, plan_views, reproject
 from ..scoring import metrics
@@ -83,10 +83,10 @@ def ego_state(status: Any, before: Any, stamp_ns: int) -> EgoState:
 
 def command_of(status: Any) -> Command:
     """Raises ValueError for a command that is not one-hot of four."""
-    given = np.asarray(status.driving_command).ravel()
-    if len(given) != len(COMMANDS) or given.sum() != 1:
-        raise ValueError(f"EgoStatus.driving_command is {given.tolist()}, expected one 1 among {len(COMMANDS)}")
-    return COMMANDS[int(given.argmax())]
+    command = np.asarray(status.driving_command).ravel()
+    if len(command) != len(COMMANDS) or command.sum() != 1:
+        raise ValueError(f"EgoStatus.driving_command is {command.tolist()}, expected one 1 among {len(COMMANDS)}")
+    return COMMANDS[int(command.argmax())]
 
 
 # --- cameras ---------------------------------------------------------------------------------------------------------
@@ -97,24 +97,24 @@ def camera_frames(
 ) -> tuple[CameraFrame, ...]:
     """Images of the last `instants` frames (Cameras of the devkit) as those of `rig`, oldest first."""
     frames = []
-    for place in range(len(history) - instants, len(history)):
+    for index in range(len(history) - instants, len(history)):
         images, calibrations = {}, []
         for name in CAMERAS:
-            camera = getattr(history[place], name)
+            camera = getattr(history[index], name)
             if camera.image is None:
-                raise ValueError(f"Cameras.{name} of history frame {place} has no image: see get_sensor_config")
+                raise ValueError(f"Cameras.{name} of history frame {index} has no image: see get_sensor_config")
             images[name] = np.asarray(camera.image)
             height, width = images[name].shape[:2]
             matrices = (camera.intrinsics, camera.distortion, camera.sensor2lidar_rotation)
             numbers = (*matrices, camera.sensor2lidar_translation)
             calibrations.append((name, width, height, *(np.asarray(each, float).tobytes() for each in numbers)))
-        stamp = stamp_ns - (len(history) - 1 - place) * FRAME_NS
+        stamp = stamp_ns - (len(history) - 1 - index) * FRAME_NS
         for view in _views(tuple(rig), tuple(calibrations)):
             pixels = images[view.source]
             if pixels.shape[1::-1] != view.size:
                 pixels = np.asarray(cv2.resize(pixels, view.size, interpolation=cv2.INTER_AREA))
-            made, matrix = reproject(view, pixels), view.camera.pixels_from_camera
-            frames.append(CameraFrame(stamp, view.camera.name, made, matrix, view.camera_from_ego))
+            image, matrix = reproject(view, pixels), view.camera.pixels_from_camera
+            frames.append(CameraFrame(stamp, view.camera.name, image, matrix, view.camera_from_ego))
     return tuple(frames)
 
 
@@ -123,9 +123,9 @@ def _views(rig: tuple[Camera, ...], keys: tuple[tuple[Any, ...], ...]) -> tuple[
     """The views of a rig of the devkit; calibrations are those of a car and change between logs only."""
     calibrations = []
     for name, width, height, *raw in keys:
-        matrix, distortion, rotation, place = (np.frombuffer(each) for each in raw)
+        matrix, distortion, rotation, translation = (np.frombuffer(each) for each in raw)
         ego_from_camera = np.eye(4)
-        ego_from_camera[:3, :3], ego_from_camera[:3, 3] = rotation.reshape(3, 3), place
+        ego_from_camera[:3, :3], ego_from_camera[:3, 3] = rotation.reshape(3, 3), translation
         model, terms = ("plumb_bob", tuple(distortion.tolist())) if distortion.any() else ("", ())
         pose = geometry.invert_matrix(ego_from_camera)
         calibrations.append(Calibration(name, width, height, matrix.reshape(3, 3), model, terms, pose))
@@ -159,7 +159,7 @@ def scene_of(scene: Any, cache: Any | None, rig: Sequence[Camera], instants: int
         )
     centers = kinematics.box_centres(path, VehicleConfig())
     progress_m = max(float(metrics.progress(centers[None], route)[0]), 0.0)
-    made = DrivingScene(
+    driving_scene = DrivingScene(
         name=name,
         family=scenario_tag(path, ego.speed_mps, tracks),
         network=str(scene.scene_metadata.map_name),
@@ -183,10 +183,10 @@ def scene_of(scene: Any, cache: Any | None, rig: Sequence[Camera], instants: int
             "route": "driven" if cache is None else "centreline",
             "map": cache is not None,
             "objects": True,
-            "place": place_of(scene.scene_metadata.map_name, ego.map_from_ego),
+            "place": locality_of(scene.scene_metadata.map_name, ego.map_from_ego),
         },
     )
-    return made if cache is None else with_reference(made, cache)
+    return driving_scene if cache is None else with_reference(driving_scene, cache)
 
 
 def with_reference(scene: DrivingScene, cache: Any) -> DrivingScene:
@@ -204,7 +204,7 @@ def with_reference(scene: DrivingScene, cache: Any) -> DrivingScene:
     return replace(scene, reference=Reference(max(float(card.progress_m[0]), 0.0), float(card.multiplier[0])))
 
 
-def place_of(map_name: str, map_from_ego: Array) -> str:
+def locality_of(map_name: str, map_from_ego: Array) -> str:
     """The tile of the map in which the rear axle is."""
     return f"{map_name}/{int(map_from_ego[0] // PLACE_M)}_{int(map_from_ego[1] // PLACE_M)}"
 
@@ -230,49 +230,51 @@ def tracks_of(frames: Sequence[Any], ego_poses: Array, now: int) -> Tracks:
             rows.setdefault(token, len(rows))
     count = len(rows)
     poses, speeds = np.zeros((count, len(frames), 3)), np.zeros((count, len(frames)))
-    seen = np.zeros((count, len(frames)), bool)
+    is_annotated = np.zeros((count, len(frames)), bool)
     sizes, kinds = np.ones((count, 2)), np.zeros(count, int)
     for k, frame in enumerate(frames):
         notes = frame.annotations
         if not len(notes.track_tokens):
             continue
         boxes, velocities = np.asarray(notes.boxes, float), np.asarray(notes.velocity_3d, float)
-        places = geometry.compose(ego_poses[k], boxes[:, [0, 1, 6]])
-        for place, box, velocity, token, kind in zip(
-            places, boxes, velocities, notes.track_tokens, notes.names, strict=True
+        box_poses = geometry.compose(ego_poses[k], boxes[:, [0, 1, 6]])
+        for pose, box, velocity, token, kind in zip(
+            box_poses, boxes, velocities, notes.track_tokens, notes.names, strict=True
         ):
             if kind not in (*MOVING_TYPES, *STATIC_TYPES):
                 continue  # the ego itself
             row = rows[token]
-            poses[row, k], seen[row, k] = place, True
+            poses[row, k], is_annotated[row, k] = pose, True
             sizes[row], kinds[row] = np.maximum(box[3:5], 0.1), int(KINDS.get(kind, AgentKind.STATIC))
             speeds[row, k] = np.hypot(*velocity[:2]) if kind in MOVING_TYPES else 0.0
-    return _at_ten_hertz(poses, speeds, seen, sizes, kinds, now)
+    return _at_ten_hertz(poses, speeds, is_annotated, sizes, kinds, now)
 
 
-def _at_ten_hertz(poses: Array, speeds: Array, seen: Array, sizes: Array, kinds: Array, now: int) -> Tracks:
+def _at_ten_hertz(poses: Array, speeds: Array, is_annotated: Array, sizes: Array, kinds: Array, now: int) -> Tracks:
     """Tracks of boxes in frames (A, F): as the devkit, linear from an agent's first to its last frame, and an agent
     with one future frame stands there throughout; the past up to now likewise."""
-    kept = seen.any(axis=1)
-    poses, speeds, seen, sizes, kinds = (each[kept] for each in (poses, speeds, seen, sizes, kinds))
+    annotated = is_annotated.any(axis=1)
+    poses, speeds, is_annotated, sizes, kinds = (
+        each[annotated] for each in (poses, speeds, is_annotated, sizes, kinds)
+    )
     count = len(poses)
-    found, speed = np.zeros((count, TRACK_STEPS, 3)), np.zeros((count, TRACK_STEPS))
+    positions, speed = np.zeros((count, TRACK_STEPS, 3)), np.zeros((count, TRACK_STEPS))
     present = np.zeros((count, TRACK_STEPS), bool)
     at = now + (np.arange(TRACK_STEPS) - NOW) / FRAME_STEPS  # in frames
     for row in range(count):
-        known = np.flatnonzero(seen[row])
-        later = known[known >= now]
-        for frames, steps in ((known[known <= now], slice(0, NOW)), (later, slice(NOW, None))):
+        observed = np.flatnonzero(is_annotated[row])
+        later = observed[observed >= now]
+        for frames, steps in ((observed[observed <= now], slice(0, NOW)), (later, slice(NOW, None))):
             if not len(frames):
                 continue
             headings = np.unwrap(poses[row, frames, 2])
             columns = (*poses[row, frames, :2].T, headings, speeds[row, frames])
-            *place, moving = (np.interp(at[steps], frames, column) for column in columns)
-            found[row, steps], speed[row, steps] = np.stack(place, axis=-1), moving
+            *pose, moving = (np.interp(at[steps], frames, column) for column in columns)
+            positions[row, steps], speed[row, steps] = np.stack(pose, axis=-1), moving
             inside = (at[steps] >= frames[0] - 1e-9) & (at[steps] <= frames[-1] + 1e-9)
             present[row, steps] = True if len(frames) == 1 and frames is later else inside
-    found[..., 2] = geometry.wrap(found[..., 2])
-    return Tracks(np.where(present[..., None], found, 0.0), np.where(present, speed, 0.0), present, sizes, kinds)
+    positions[..., 2] = geometry.wrap(positions[..., 2])
+    return Tracks(np.where(present[..., None], positions, 0.0), np.where(present, speed, 0.0), present, sizes, kinds)
 
 
 # --- the metric cache ------------------------------------------------------------------------------------------------
@@ -287,9 +289,9 @@ def route_of(cache: Any, ego_from_map: Array) -> Array:
 def areas_of(cache: Any, ego_from_map: Array) -> MapAreas:
     """The polygons of a PDMDrivableMap, ego frame."""
     layers: Mapping[str, list[Array]] = {name: [] for name in ("lanes", "ROADBLOCK", "INTERSECTION", "CARPARK_AREA")}
-    known, on_route = cache.drivable_area_map, []
+    area_map, on_route = cache.drivable_area_map, []
     route_lanes = set(cache.route_lane_ids)
-    for token, layer, polygon in zip(known.tokens, known.map_types, known._geometries, strict=True):
+    for token, layer, polygon in zip(area_map.tokens, area_map.map_types, area_map._geometries, strict=True):
         ring = _ring(polygon, ego_from_map)
         if layer.name in ("LANE", "LANE_CONNECTOR"):
             layers["lanes"].append(ring)

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import kinematics
-from ..config import Config, ConfigError, override_dotted
-from ..domain import Observation
-from ..errors import UserError
+from ..core import kinematics
+from ..core.config import Config, ConfigError, override_dotted
+from ..core.domain import Observation
 from ..features import cameras
+from ..infra.errors import UserError
 from ..planning import CAMERA_FREE, LEARNED, get_planner
 from ..planning.planner import Network, PlannerContext, PlanningError
 from ..planning.stop_plan import stop_plan
@@ -61,8 +61,8 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
             raise ConfigError(f"agent.planner is {planner}, expected one that reads images, such as reflectdrive2")
         config = override_dotted(Config(), {"planner": planner, **(settings or {})})
         if model is not None:
-            found = model_config(model, None)
-            config = override_dotted(config, {"model.file": found.file, "model.sha256": found.sha256})
+            model_settings = model_config(model, None)
+            config = override_dotted(config, {"model.file": model_settings.file, "model.sha256": model_settings.sha256})
         self._sampling, self._config = sampling, config
         self._network: Network | None = None
 

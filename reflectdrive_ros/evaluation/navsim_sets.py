@@ -21,10 +21,10 @@ from ..data import cache, codec, frame_index, shards
 from ..data.frame_index import FrameRow
 from ..data.scene import INSTANTS_S, DrivingScene
 from ..data.shards import Index, SetError, ShardContent
-from ..documents import DocumentError, read_yaml
-from ..errors import UserError
 from ..features import cameras
-from ..files import shown
+from ..infra.documents import DocumentError, read_yaml
+from ..infra.errors import UserError
+from ..infra.files import shown
 from .navsim import FRAME_S as FRAME_S
 from .navsim import PAST_FRAMES, scene_of
 
@@ -53,7 +53,7 @@ class Job:
     filter_fields: Mapping[str, Any]
     out: Path
     image_size: tuple[int, int]
-    made_by: str
+    source_sha256: str
 
     @property
     def drive(self) -> str:
@@ -95,18 +95,18 @@ def make_set(
         progress(done, len(jobs))
     rows, notes = [], []
     for job in jobs:
-        found = whole(job)
-        assert found is not None
-        rows += found[0]
-        notes += found[1]
+        log = whole(job)
+        assert log is not None
+        rows += log[0]
+        notes += log[1]
     if not notes:
         reasons = frame_index.reason_counts(rows)
-        said = (
+        explanation = (
             ", ".join(f"{count} as {name}" for name, count in reasons.items()) or "the filter names none of these logs"
         )
-        raise SetError(f"{shown(source.logs)} gives no scene: {said}")
-    made = {"navsim_format": FORMAT, "codec": codec.FORMAT, "drives": [job.drive for job in jobs]}
-    index = Index(SET_NAME, sum(note.scenes for note in notes), tuple(notes), made)
+        raise SetError(f"{shown(source.logs)} gives no scene: {explanation}")
+    generator = {"navsim_format": FORMAT, "codec": codec.FORMAT, "drives": [job.drive for job in jobs]}
+    index = Index(SET_NAME, sum(note.scenes for note in notes), tuple(notes), generator)
     shards.write_index(out, index)
     return rows, index
 
@@ -137,8 +137,8 @@ def log_names(source: NavsimSource, fields: Mapping[str, Any]) -> list[str]:
     there = sorted(path.stem for path in source.logs.glob("*.pkl"))
     if not there:
         raise SetError(f"{shown(source.logs)} holds no log (*.pkl): give the folder navsim_logs/SPLIT of OpenScene")
-    asked = fields.get("log_names")
-    return there if asked is None else [log for log in there if log in set(asked)]
+    names = fields.get("log_names")
+    return there if names is None else [log for log in there if log in set(names)]
 
 
 def digest(source: NavsimSource, log: str, fields: Mapping[str, Any], image_size: tuple[int, int]) -> str:
@@ -154,10 +154,10 @@ def whole(job: Job) -> tuple[list[FrameRow], list[shards.ShardNote]] | None:
         header, rows = frame_index.read_rows(job.out / FRAMES / f"{job.drive}.parquet")
     except OSError:
         return None
-    if header.get("made_by") != job.made_by:
+    if header.get("made_by") != job.source_sha256:
         return None
     notes = [shards.note_of(job.out, name) for name in header["shards"]]
-    if any(note is None or note.made_by.get("sha256") != job.made_by for note in notes):
+    if any(note is None or note.made_by.get("sha256") != job.source_sha256 for note in notes):
         return None
     return rows, [note for note in notes if note is not None]
 
@@ -172,7 +172,7 @@ def make_log(job: Job) -> None:
         sensor_config=sensors(dataclasses.SensorConfig),
     )
     caches = None if job.source.metric_cache is None else dataloader.MetricCacheLoader(job.source.metric_cache)
-    known = set() if caches is None else set(caches.tokens)
+    cached_tokens = set() if caches is None else set(caches.tokens)
     rows: list[FrameRow] = []
     names: list[str] = []
     part: list[ShardContent] = []
@@ -180,14 +180,14 @@ def make_log(job: Job) -> None:
     def flush() -> None:
         if part:
             names.append(f"{job.drive}-{len(names):05d}")
-            made = {"navsim_format": FORMAT, "drive": job.drive, "sha256": job.made_by}
-            shards.write_shard(job.out, names[-1], shards.concat(part), asked=len(part), made_by=made)
+            generator = {"navsim_format": FORMAT, "drive": job.drive, "sha256": job.source_sha256}
+            shards.write_shard(job.out, names[-1], shards.concat(part), asked=len(part), made_by=generator)
             part.clear()
 
     rig = cameras.rig(*job.image_size)
     for tick, token in enumerate(sorted(loader.tokens)):
         scene, problem = None, ""
-        if caches is not None and token not in known:
+        if caches is not None and token not in cached_tokens:
             reasons: tuple[str, ...] = ("missing_input",)
             problem = "no metric cache of this scene: run run_metric_caching.py of the devkit on the split"
         else:
@@ -198,7 +198,9 @@ def make_log(job: Job) -> None:
         if len(part) == SHARD_SCENES:
             flush()
     flush()
-    frame_index.write_rows(job.out / FRAMES / f"{job.drive}.parquet", {"made_by": job.made_by, "shards": names}, rows)
+    frame_index.write_rows(
+        job.out / FRAMES / f"{job.drive}.parquet", {"made_by": job.source_sha256, "shards": names}, rows
+    )
 
 
 def load(
@@ -206,14 +208,14 @@ def load(
 ) -> tuple[DrivingScene | None, tuple[str, ...], str]:
     """The scene of a token; or None with the skip reason and its sentence."""
     try:
-        found = loader.get_scene_from_token(token)
+        scene = loader.get_scene_from_token(token)
         cached = None if caches is None else caches.get_from_token(token)
     except FileNotFoundError as fault:
         return None, ("missing_input",), f"{fault.filename} is missing"
-    if len(found.frames) <= found.scene_metadata.num_history_frames + 7:
+    if len(scene.frames) <= scene.scene_metadata.num_history_frames + 7:
         return None, ("incomplete_future",), ""
     try:
-        return scene_of(found, cached, rig, len(INSTANTS_S), name), (), ""
+        return scene_of(scene, cached, rig, len(INSTANTS_S), name), (), ""
     except ValueError as fault:
         return None, ("refused_input",), str(fault)
 

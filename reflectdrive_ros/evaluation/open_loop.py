@@ -6,7 +6,8 @@ independent, although scenes of one shard share a road network.
 
 `--privilege` chooses the planner's inputs beyond images (`evaluation.privilege`); several privileges give one row each.
 `--random-weights` adds a row with random network weights: the part of the score due to selection and repair. Learned
-planners also report the score of their best proposal, an upper bound for selection.
+planners also report the score of their best proposal, an upper bound for selection. Of several planners or variants
+(`evaluation.variants`) a second table has the differences, paired by scene, to the first with the same privilege.
 
 Beside the score: the distance to the driven path (`evaluation.displacement`), by scenario tag and, in sets made of
 recordings, by place. DAC and PDMS are means over scenes with a map, NC and TTC over scenes with known objects.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,59 +30,51 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .. import kinematics, parallel
-from ..command import make_table
-from ..config import Config, ConfigError
+from ..core import kinematics
+from ..core.config import Config
+from ..core.domain import Array, Observation, Plan
 from ..data import sets, shards
-from ..data.scene import INSTANTS_S, DrivingScene
+from ..data.scene import DrivingScene
 from ..data.shards import Index, SetError, ShardNote
-from ..domain import Array, Observation, Plan
-from ..files import shown
-from ..planning import CAMERA_FREE, LEARNED, PROPOSALS, VECTOR_PLANNERS, get_planner
-from ..planning.planner import PlannerContext, PlanningError
-from ..progress import ShownProgress
-from ..provenance import write_numbers
-from ..runtime import cli_args
-from ..runtime.engine import check_network
+from ..infra import parallel
+from ..infra.command import make_table
+from ..infra.files import shown
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.storage import location
+from ..planning import PROPOSALS, get_planner
+from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
 from ..scoring.scorer import WAYPOINT_TIMES_S
-from ..storage import location
 from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
-from .driving_scores import MEASURES, Driver, Row, Scores, make_drivers
+from .bootstrap import percent_interval
+from .driving_scores import MEASURES, PARTS, Row, Scores
 from .remembered import remembering
+from .variants import Variants, check, references, weights_of
 
 EXPERT = "expert"
-COLUMNS = {"nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
+ALL = "all"  # scenes
 UNKNOWN_WITHOUT_OBJECTS = ("pdms", "nc", "ttc", "pdms_without_comfort", "epdms")
-PLACES_SHOWN = 12
-Drivers = Mapping[str, Driver]  # by name in the tables
+LOCALITIES_MAX = 12
 
 
-def run(args: argparse.Namespace, config: Config, console: Console, errors: Console) -> int:
+def run(args: argparse.Namespace, config: Config, variants: Variants, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if scenes of the set are left out. Raises UserError when there is nothing to score, OSError of a
     file.
     """
     folder = resolve_scene_set(args.scenes, args.workers, errors, None if args.families else args.limit)
     set_name = shards.index_of(folder).set
-    result = evaluate(
-        folder,
-        args.planner,
-        config,
-        args.families,
-        args.limit,
-        args.workers,
-        errors,
-        args.privilege,
-        args.random_weights,
-    )
-    models = [replace(config, planner=planner).model.sha256 for planner in args.planner if planner in LEARNED]
+    result = evaluate(folder, variants, config, args.families, args.limit, args.workers, errors)
+    models = [variant.config.model.sha256 for variant in variants.values() if variant.is_learned]
     model = {"model_sha256": models[0]} if models else {}
     options = {"privileges": args.privilege, "random_weights": args.random_weights, **model}
-    found = numbers(result)
-    content = {"set": set_name, "folder": folder.name, **options, **found}
-    write_numbers(args.json, content, weights_sha256=cli_args.weights_of(config, args.planner))
-    console.print(_table(set_name, result, found["drivers"]))
-    console.print(_displacement_table(result, found["drivers"]))
+    scores = numbers(result)
+    content = {"set": set_name, "folder": folder.name, **options, **scores}
+    write_numbers(args.json, content, weights_sha256=weights_of(variants))
+    console.print(_table(set_name, result, scores["drivers"], args.by_family))
+    if scores["differences"]:
+        console.print(driving_scores.difference_table(scores["differences"], args.by_family))
+    console.print(_displacement_table(result, scores["drivers"], args.by_family))
     for note in (*_unknown_notes(result), *result.damages, *driving_scores.missing_plan_notes(result, "scenes")):
         console.print(note)
     return 1 if result.damages else 0
@@ -100,18 +93,18 @@ def resolve_scene_set(scenes: str, workers: parallel.Workers, console: Console, 
             names = ", ".join(sets.SIZES)
             raise SetError(f"{shown(folder)} holds no scene set: name one of {names}, or make one there with `{make}`")
         return folder
-    make_shard, made_by = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, images=True)
-    whole = sets.SceneSetSpec(scenes, sets.SIZES[scenes], made_by)
-    wanted = whole if limit is None else sets.first_part(whole, limit)
-    folder = sets.default_folder(scenes, made_by)
+    make_shard, generator = scene_sets.make_sampler(*scene_sets.IMAGE_SIZE, images=True)
+    whole = sets.SceneSetSpec(scenes, sets.SIZES[scenes], generator)
+    spec = whole if limit is None else sets.first_part(whole, limit)
+    folder = sets.default_folder(scenes, generator)
     while True:
-        if not sets.is_complete(folder, wanted):
-            part = f"it, {wanted.size} scenes" if wanted == whole else f"its first {wanted.size} of {whole.size} scenes"
+        if not sets.is_complete(folder, spec):
+            part = f"it, {spec.size} scenes" if spec == whole else f"its first {spec.size} of {whole.size} scenes"
             console.print(f"the set '{scenes}' is not whole in {folder}: making {part}")
-        index, _ = scene_sets.ensure_scene_set(folder, wanted, make_shard, workers, console)
-        if limit is None or index.scenes >= limit or wanted.size >= whole.size:
+        index, _ = scene_sets.ensure_scene_set(folder, spec, make_shard, workers, console)
+        if limit is None or index.scenes >= limit or spec.size >= whole.size:
             return folder
-        wanted = sets.first_part(whole, wanted.size + 1)  # a shard may hold fewer scenes than it was asked for
+        spec = sets.first_part(whole, spec.size + 1)  # a shard may hold fewer scenes than was requested
 
 
 @dataclass(eq=False)
@@ -119,7 +112,7 @@ class Result(Scores):
     """Scores of a generated scene set."""
 
     names: list[str] = field(default_factory=list)  # of the scenes
-    places: list[str] = field(default_factory=list)  # of each scene, empty where it has none
+    localities: list[str] = field(default_factory=list)  # of each scene, empty where it has none
     distances: dict[str, list[Array]] = field(default_factory=dict)  # by driver, (8,) m of each scene
     expected: int = 0  # scenes of the set that were to be scored
     without_map: int = 0  # scenes
@@ -141,7 +134,7 @@ class ScoredScene:
 
     name: str
     family: str
-    place: str
+    locality: str
     has_map: bool
     has_objects: bool
     rows: dict[str, Row]
@@ -152,54 +145,38 @@ class ScoredScene:
 
 def evaluate(
     folder: Path,
-    planners: Sequence[str],
+    variants: Variants,
     config: Config,
     families: Collection[str] | None,
     limit: int | None,
     workers: parallel.Workers,
     console: Console,
-    privileges: Sequence[str] = ("objects",),
-    random_weights: bool = False,
 ) -> Result:
-    """The expert and planners on the scenes of a set, in its order whatever the number of workers.
+    """The expert and the rows on the scenes of a set, in its order whatever the number of workers.
 
-    Each planner is scored once per privilege. With `random_weights` each learned planner is scored once more with
-    `runtime.network.random_network`. Rows are named by `make_drivers`.
+    `config` has the vehicle and the rules of the score, which are the same for all rows.
 
     Raises SetError if there is nothing to score, ModelFileError or ConfigError for a model that cannot be used.
     """
-    learned = [name for name in planners if name in LEARNED]
-    for name in learned:  # report a fault of the model once, not from every worker
-        asked = replace(config, planner=name)
-        network = cli_args.network_for(config, name, random_weights=False)
-        if random_weights:
-            cli_args.network_for(config, name, random_weights=True)
-        check_network(asked, network)
-        if network is None or network.kind == "denoiser":
-            continue
-        if network.inputs.instants != len(INSTANTS_S):
-            raise ConfigError(
-                f"{asked.model.file} takes images of {network.inputs.instants} instants, the scenes of a set have "
-                f"{len(INSTANTS_S)}: give a model for {len(INSTANTS_S)}"
-            )
+    check(variants, scene_images=True)
     index = shards.index_of(folder)
     tasks = shard_tasks(index, families, limit)
-    drivers = make_drivers(planners, privileges, random_weights)
-    work = partial(_score_shard, folder, drivers, config, families)
+    work = partial(_score_shard, folder, variants, config, families)
     with ShownProgress(console) as progress:
         bar = progress.add_task("scoring", total=sum(scenes for _, scenes in tasks))
         with closing(_score_shards(tasks, work, workers, lambda count: progress.update(bar, completed=count))) as done:
             parts = {note.file: part for note, part in done}
     result = Result(
-        scores={driver: [] for driver in (EXPERT, *drivers)},
-        best={name: [] for name, driver in drivers.items() if driver.planner in PROPOSALS},
-        distances={driver: [] for driver in drivers},
+        scores={driver: [] for driver in (EXPERT, *variants)},
+        best={name: [] for name, variant in variants.items() if variant.planner_name in PROPOSALS},
+        references=references(variants),
+        distances={driver: [] for driver in variants},
         expected=expected_scenes(index, families, limit),
     )
     for note, _ in tasks:
         for scene in parts[note.file].scenes:
             result.names.append(scene.name)
-            result.places.append(scene.place)
+            result.localities.append(scene.locality)
             result.add(scene.family, scene.rows, scene.best)
             for driver, each in result.distances.items():
                 each.append(scene.distances.get(driver, displacement.NO_PLAN))
@@ -211,8 +188,8 @@ def evaluate(
     if limit is None or len(result.names) < limit:
         result.damages += [f"{folder}/{fault}" for fault in index.faults]
     if not result.names:
-        said = "".join(f"; {damage}" for damage in result.damages[:1])
-        raise SetError(f"{folder} holds no scene to score{said}")
+        reason = "".join(f"; {damage}" for damage in result.damages[:1])
+        raise SetError(f"{folder} holds no scene to score{reason}")
     return result
 
 
@@ -244,8 +221,8 @@ def _score_shards(
     """(note, scores) of each task, in order of completion."""
     done = [0] * len(tasks)
 
-    def report_progress(place: int, scenes: int) -> None:
-        done[place] = scenes
+    def report_progress(index: int, scenes: int) -> None:
+        done[index] = scenes
         on_progress(sum(done))
 
     try:  # also a single worker is a separate process: all workers use the same SIMD instructions
@@ -260,7 +237,7 @@ def _score_shards(
 
 def _score_shard(
     folder: Path,
-    drivers: Drivers,
+    variants: Variants,
     config: Config,
     families: Collection[str] | None,
     task: tuple[ShardNote, int],
@@ -272,39 +249,38 @@ def _score_shard(
     scenes = shards.read_shard(
         folder,
         note,
-        images=not {driver.planner for driver in drivers.values()} <= set(CAMERA_FREE),
+        images=any(variant.uses_images for variant in variants.values()),
         families=families,
         limit=limit,
         on_damage=damages.append,
     )
     for scene in scenes:
-        done.append(_score_scene(scene, drivers, config))
+        done.append(_score_scene(scene, variants, config))
         report(len(done))
     return ShardScores(tuple(done), tuple(damages))
 
 
-def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> ScoredScene:
+def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    planners = {driver.planner for driver in drivers.values()}
     # what no planner uses is not computed
-    space, vectors = bool(planners & set(LEARNED)), bool(planners & VECTOR_PLANNERS)
+    space = any(variant.is_learned for variant in variants.values())
+    vectors = any(variant.uses_vectors for variant in variants.values())
     observations = {
-        driver.privilege: privileges_of.observe(scene, driver.privilege, space, vectors) for driver in drivers.values()
+        variant.privilege: privileges_of.observe(scene, variant.privilege, space, vectors)
+        for variant in variants.values()
     }
-    networks = {
-        asked: remembering(cli_args.network_for(config, *asked))
-        for asked in dict.fromkeys((driver.planner, driver.random_weights) for driver in drivers.values())
-        if asked[0] in LEARNED
-    }
-    for name, driver in drivers.items():
-        asked = replace(config, planner=driver.planner)
-        planner_context = PlannerContext(asked, networks.get((driver.planner, driver.random_weights)))
+    networks: dict[object, AnyNetwork | None] = {}  # rows that share one decode a scene once
+    for name, variant in variants.items():
+        if variant.network_key not in networks:
+            networks[variant.network_key] = remembering(variant.network())
+        network = networks[variant.network_key] if variant.is_learned else None
+        context, observation = PlannerContext(variant.config, network), observations[variant.privilege]
         try:
-            plan = driving_scores.plan_once(get_planner(asked), observations[driver.privilege], planner_context)
+            plan = driving_scores.plan_once(variant.planner(), observation, context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]
-            if driver.planner in PROPOSALS:
-                proposals = _plan_waypoints_to_all_goals(plan, observations[driver.privilege], planner_context)
+            if variant.planner_name in PROPOSALS:
+                proposals = _plan_waypoints_to_all_goals(plan, observation, context)
                 best[name] = driving_scores.best_score(scored, proposals, config.scoring)
         except PlanningError as fault:
             failures[name] = str(fault)
@@ -312,18 +288,19 @@ def _score_scene(scene: DrivingScene, drivers: Drivers, config: Config) -> Score
     if not scene.has_objects:
         for row, name in product(rows.values(), UNKNOWN_WITHOUT_OBJECTS):
             row[MEASURES.index(name)] = float("nan")
-    apart = {name: displacement.distances(plan, scene.expert) for name, plan in plans.items() if name in drivers}
-    place = str(scene.notes.get("place", ""))
-    return ScoredScene(scene.name, scene.family, place, scene.has_map, scene.has_objects, rows, apart, best, failures)
+    distances = {name: displacement.distances(plan, scene.expert) for name, plan in plans.items() if name in variants}
+    locality = str(scene.notes.get("place", ""))
+    has = scene.has_map, scene.has_objects
+    return ScoredScene(scene.name, scene.family, locality, *has, rows, distances, best, failures)
 
 
-def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, planner_context: PlannerContext) -> Array:
+def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, context: PlannerContext) -> Array:
     """Poses (N, 8, 3) at 0.5 .. 4 s of the plan before any repair and of the plans to the other goals.
 
     `observation` is the observation of this row's privilege; nothing else of the scene is used. Without objects and
     drivable area the planner follows one goal; then the drafts to all goals are appended to its plan.
     """
-    config = planner_context.config
+    config = context.config
     repaired = plan.check is not None and plan.check.repairs > 0
     if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.score_goals):
         config = replace(
@@ -331,13 +308,11 @@ def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, planner_c
             reflectdrive2=replace(config.reflectdrive2, score_goals=True, repair=False),
             reflectdrive=replace(config.reflectdrive, repair=False),
         )
-        plan = driving_scores.plan_once(get_planner(config), observation, replace(planner_context, config=config))
+        plan = driving_scores.plan_once(get_planner(config), observation, replace(context, config=config))
     plans = driving_scores.plan_waypoints(plan)
     if plan.candidates:
         return plans
-    others = [
-        kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, planner_context)
-    ]
+    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, context)]
     return np.concatenate([plans, np.stack(others)])
 
 
@@ -347,7 +322,7 @@ def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, planner_c
 def numbers(result: Result) -> dict[str, Any]:
     """As `driving_scores.numbers`, and what was unknown, failed and left out."""
     return {
-        **driving_scores.numbers({driver: _summary(driver, result) for driver in result.scores}, EXPERT),
+        **driving_scores.numbers({driver: _summary(driver, result) for driver in result.scores}, EXPERT, result),
         "without_map": result.without_map,
         "without_objects": result.without_objects,
         "failures": result.failures,
@@ -360,7 +335,7 @@ def _summary(driver: str, result: Result) -> dict[str, Any]:
     """All measures of a driver over the set, and under `families` and `places` over those of each."""
     whole = driving_scores.summary(driver, result)
     everywhere = np.ones(len(result.names), bool)
-    tags, places = np.array(result.families), np.array(result.places)
+    tags, localities = np.array(result.families), np.array(result.localities)
     return {
         **whole,
         **_measures(driver, result, everywhere),
@@ -368,90 +343,87 @@ def _summary(driver: str, result: Result) -> dict[str, Any]:
             tag: {**means, **_measures(driver, result, tags == tag)} for tag, means in whole["families"].items()
         },
         "places": {
-            place: {
-                **driving_scores.mean_scores(np.array(result.scores[driver])[places == place]),
-                **_measures(driver, result, places == place),
+            name: {
+                **driving_scores.mean_scores(np.array(result.scores[driver])[localities == name]),
+                **_measures(driver, result, localities == name),
             }
-            for place in sorted({*result.places} - {""})
+            for name in sorted({*result.localities} - {""})
         },
     }
 
 
-def _measures(driver: str, result: Result, chosen: Array) -> dict[str, Any]:
-    """The intervals of a driver's scores in the chosen scenes (N,) bool, and its distances to the driven path."""
-    found: dict[str, Any] = {}
-    for name, values in zip(MEASURES, np.array(result.scores[driver])[chosen].T, strict=True):
-        known = values[np.isfinite(values)]  # PDMS of scenes without a map is unknown
-        found[f"{name}_95"] = bootstrap_interval(known) if len(known) else [None, None]
+def _measures(driver: str, result: Result, selected: Array) -> dict[str, Any]:
+    """The intervals of a driver's scores in the selected scenes (N,) bool, and its distances to the driven path."""
+    measures: dict[str, Any] = {}
+    for name, values in zip(MEASURES, np.array(result.scores[driver])[selected].T, strict=True):
+        finite = values[np.isfinite(values)]  # PDMS of scenes without a map is unknown
+        measures[f"{name}_95"] = percent_interval(finite) if len(finite) else [None, None]
     if driver in result.distances:
-        found["displacement"] = displacement.summarise(np.array(result.distances[driver])[chosen])
-    return found
-
-
-def bootstrap_interval(values: Array) -> list[float]:
-    """The 95 % bootstrap interval of the mean of (N,) values, in percent; deterministic."""
-    (ends,) = displacement.bootstrap_intervals(values[:, None])
-    return [round(100.0 * float(end), 3) for end in ends]
-
-
-def format_difference(mean: float, ends: Sequence[float]) -> str:
-    """A difference and its 95 % interval, as "+1.00 (-0.20 .. +2.10)"."""
-    return f"{mean:+.2f} ({ends[0]:+.2f} .. {ends[1]:+.2f})"
+        measures["displacement"] = displacement.summarise(np.array(result.distances[driver])[selected])
+    return measures
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _table(name: str, result: Result, drivers: Mapping[str, Any]) -> Table:
+def _table(name: str, result: Result, drivers: Mapping[str, Any], by_family: bool) -> Table:
     scenes = f"{len(result.names)} of {result.expected} scenes" if result.damages else f"{len(result.names)} scenes"
     title = f"set '{name}', {scenes}, open loop; means in percent"
     best = ["best of K"] if result.best else []
     rows: list[tuple[str, ...]] = []
     for driver, summary in drivers.items():
-        for family, means in {"all": summary, **summary["families"]}.items():
+        for family, means in _parts(summary, by_family):
             low, high = means.get("pdms_95", (None, None))
             rows.append(
                 (
-                    driver if family == "all" else "",
-                    family,
-                    str(means["scenes"]),
+                    driver if family == ALL else "",
+                    *([family, str(means["scenes"])] if by_family else []),
                     _percent(means["pdms"]),
                     "" if low is None else f"{low:.1f} - {high:.1f}",
-                    *(_percent(means[column]) for column in COLUMNS),
+                    *(_percent(means[column]) for column in PARTS),
                     *(f"{means['best_of_k']:.1f}" if "best_of_k" in means else "" for _ in best),
                 )
             )
-        rows.append(())
-    headings = ("driver", "family", "scenes", "PDMS", "95 %", *COLUMNS.values(), *best)
-    return make_table(headings, rows, title, texts=2)
+        if by_family:
+            rows.append(())
+    headings = ("driver", *(["family", "scenes"] if by_family else []), "PDMS", "95 %", *PARTS.values(), *best)
+    return make_table(headings, rows, title, texts=2 if by_family else 1)
 
 
-def _displacement_table(result: Result, drivers: Mapping[str, Any]) -> Table:
-    """ADE and FDE by scenario tag and place; the most frequent places only."""
-    frequent = {place for place, _ in Counter(filter(None, result.places)).most_common(PLACES_SHOWN)}
+def _parts(summary: Mapping[str, Any], by_family: bool) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """The means over all scenes and, `by_family`, over those of each family."""
+    return [(ALL, summary), *(summary["families"].items() if by_family else ())]
+
+
+def _displacement_table(result: Result, drivers: Mapping[str, Any], by_family: bool) -> Table:
+    """ADE and FDE; `by_family` by scenario tag and place too, the most frequent places only."""
+    frequent = {name for name, _ in Counter(filter(None, result.localities)).most_common(LOCALITIES_MAX)}
     rows: list[tuple[str, ...]] = []
     for driver in result.distances:
         summary = drivers[driver]
-        places = {place: means for place, means in summary["places"].items() if place in frequent}
-        for part, means in {"all": summary, **summary["families"], **(places if len(places) > 1 else {})}.items():
-            found = means["displacement"]
-            low, high = found["ade_m_95"]["3"] or (None, None)
-            cells = [found[name][str(horizon)] for name in ("ade_m", "fde_m") for horizon in displacement.HORIZONS_S]
+        localities = {name: means for name, means in summary["places"].items() if name in frequent}
+        more = localities.items() if by_family and len(localities) > 1 else ()
+        for part, means in [*_parts(summary, by_family), *more]:
+            errors = means["displacement"]
+            low, high = errors["ade_m_95"]["3"] or (None, None)
+            cells = [errors[name][str(horizon)] for name in ("ade_m", "fde_m") for horizon in displacement.HORIZONS_S]
             rows.append(
                 (
-                    driver if part == "all" else "",
-                    part,
-                    str(found["plans"]),
+                    driver if part == ALL else "",
+                    *([part] if by_family else []),
+                    str(errors["plans"]),
                     *("-" if cell is None else f"{cell:.2f}" for cell in cells),
                     "-" if low is None else f"{low:.2f} - {high:.2f}",
-                    f"{found['miss_rate']:.0f}",
+                    f"{errors['miss_rate']:.0f}",
                 )
             )
-        rows.append(())
+        if by_family:
+            rows.append(())
     headings = [f"{name} {horizon} s" for name in ("ADE", "FDE") for horizon in displacement.HORIZONS_S]
     title = f"distance to the driven path in m; missed: more than {displacement.MISS_M:.0f} m at 4 s"
-    return make_table(("driver", "part", "plans", *headings, "95 % of ADE 3 s", "missed %"), rows, title, texts=2)
+    columns = ("driver", *(["part"] if by_family else []), "plans", *headings, "95 % of ADE 3 s", "missed %")
+    return make_table(columns, rows, title, texts=2 if by_family else 1)
 
 
 def _unknown_notes(result: Result) -> list[str]:

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..core.domain import Agents, Array, DrivableGrid, LanePolylines, Observation
 from ..data.scene import NOW, DrivingScene
-from ..domain import Agents, Array, DrivableGrid, LanePolylines, Observation
 from ..scoring import drivable
 from ..scoring.simulate import DT_S
 
@@ -79,8 +79,10 @@ def agents_with_logged_futures(scene: DrivingScene) -> Agents:
     last = np.where(present.all(axis=1), present.shape[1], present.argmin(axis=1)) - 1  # the last step before a gap
     steps = np.arange(present.shape[1])
     gone_s = DT_S * np.maximum(steps - last[:, None], 0)
-    held: Array = poses[np.arange(len(poses))[:, None], np.minimum(steps, last[:, None])].copy()
+    last_poses: Array = poses[np.arange(len(poses))[:, None], np.minimum(steps, last[:, None])].copy()
     speed = speeds[np.arange(len(poses)), last][:, None]
-    held[..., 0] += speed * gone_s * np.cos(held[..., 2])
-    held[..., 1] += speed * gone_s * np.sin(held[..., 2])
-    return replace(now, predicted_poses=held[:, FUTURE_STRIDE::FUTURE_STRIDE], predicted_dt_s=FUTURE_STRIDE * DT_S)
+    last_poses[..., 0] += speed * gone_s * np.cos(last_poses[..., 2])
+    last_poses[..., 1] += speed * gone_s * np.sin(last_poses[..., 2])
+    return replace(
+        now, predicted_poses=last_poses[:, FUTURE_STRIDE::FUTURE_STRIDE], predicted_dt_s=FUTURE_STRIDE * DT_S
+    )

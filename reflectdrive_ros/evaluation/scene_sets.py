@@ -15,9 +15,9 @@ from rich.text import Text
 from ..data import sets, shards
 from ..data.sets import MakeShard, SceneSetSpec
 from ..data.shards import Index
-from ..parallel import Workers
-from ..progress import ShownProgress
-from ..sim import sumo
+from ..infra.parallel import Workers
+from ..infra.progress import ShownProgress
+from ..maps import sumo
 
 IMAGE_SIZE = (288, 162)  # of an image: the resolution that the shipped network reads
 
@@ -36,29 +36,29 @@ def make_sampler(
 
 
 def ensure_scene_set(
-    folder: Path, wanted: SceneSetSpec, make_shard: MakeShard, workers: Workers, console: Console
+    folder: Path, spec: SceneSetSpec, make_shard: MakeShard, workers: Workers, console: Console
 ) -> tuple[Index, float | None]:
     """The index of a set, generated or completed first where needed, and scenes generated per second or None.
 
     Raises SetError, SumoMissing, OSError, each with one sentence.
     """
-    if sets.is_complete(folder, wanted):
+    if sets.is_complete(folder, spec):
         return shards.index_of(folder), None
     sumo.binary("netconvert")  # fail here once, not in every shard
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
     with ShownProgress(console, *columns) as progress:
-        task = progress.add_task(f"making the set '{wanted.name}'", total=wanted.size)
-        kept: list[int] = []
+        task = progress.add_task(f"making the set '{spec.name}'", total=spec.size)
+        existing: list[int] = []
 
         def report_progress(scenes: int) -> None:
-            if not kept:
-                kept.append(scenes)
+            if not existing:
+                existing.append(scenes)
             progress.update(task, completed=scenes)
 
-        index = sets.make(folder, wanted, make_shard, workers=workers, on_progress=report_progress)
-    fresh = index.scenes - kept[0]
-    return index, fresh / (time.perf_counter() - begun) if fresh else None
+        index = sets.make(folder, spec, make_shard, workers=workers, on_progress=report_progress)
+    fresh = index.scenes - existing[0]
+    return index, fresh / (time.perf_counter() - start_s) if fresh else None
 
 
 class _Rate(ProgressColumn):

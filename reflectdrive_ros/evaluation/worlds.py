@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..files import sha256_of, shown
+from ..infra.errors import UserError
+from ..infra.files import sha256_of, shown
 from ..sim.world import WorldOptions
 
 PACKAGE, PACKAGE_VERSION = "py123d", "0.7.0"

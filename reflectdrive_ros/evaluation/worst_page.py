@@ -7,9 +7,9 @@ from html import escape
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import VehicleConfig
-from ..domain import Array
+from ..core import geometry, kinematics
+from ..core.config import VehicleConfig
+from ..core.domain import Array
 from ..pages import page
 from .incidents import Incident, Moment
 
@@ -73,6 +73,6 @@ def _ego_box(moment: Moment, vehicle: VehicleConfig) -> Array:
 
 def _path(frame: Array, points: Array, closed: bool = True) -> str:
     """An SVG path of map points (V, 2) in a frame (3,)."""
-    places = geometry.transform_points(frame, points)
-    pixels = (np.array([BEHIND_M, ASIDE_M]) + places * [1.0, -1.0]) * SCALE_PX_PER_M
+    local_points = geometry.transform_points(frame, points)
+    pixels = (np.array([BEHIND_M, ASIDE_M]) + local_points * [1.0, -1.0]) * SCALE_PX_PER_M
     return "M" + "L".join(f"{x:.0f},{y:.0f}" for x, y in pixels) + ("Z" if closed else "")

@@ -13,10 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
 
-# PandaSet's, for 640x360: name, focal length px, principal point px, place in the ego frame m, yaw, pitch up, roll deg
+# PandaSet for 640x360: name, focal length px, principal point px, position m in the ego frame, yaw, pitch up, roll deg
 _PANDASET = (
     ("front_left", 310.0, (324.06, 169.34), (1.52, 0.64, 1.92), (57.8, 0.2, -0.1)),
     ("front", 656.67, (323.33, 161.10), (0.85, 0.0, 2.20), (0.3, 0.2, 1.1)),
@@ -40,13 +40,15 @@ def rig(width: int, height: int) -> tuple[Camera, ...]:
     """The three cameras, left to right, at a resolution in pixels."""
     scale = np.diag([width / 640, height / 360, 1.0])
     cameras = []
-    for name, focal, centre, place, angles in _PANDASET:
+    for name, focal, centre, position_m, angles in _PANDASET:
         pixels = scale @ np.array([[focal, 0, centre[0]], [0, focal, centre[1]], [0, 0, 1]])
-        cameras.append(Camera(name, width, height, pixels, geometry.invert_matrix(_ego_from_camera(place, angles))))
+        cameras.append(
+            Camera(name, width, height, pixels, geometry.invert_matrix(_ego_from_camera(position_m, angles)))
+        )
     return tuple(cameras)
 
 
-def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) -> Array:
+def _ego_from_camera(position_m: tuple[float, ...], angles_deg: tuple[float, ...]) -> Array:
     yaw, pitch, roll = np.radians(angles_deg)
     forward = np.array([np.cos(pitch) * np.cos(yaw), np.cos(pitch) * np.sin(yaw), np.sin(pitch)])
     level = np.array([np.sin(yaw), -np.cos(yaw), 0.0])
@@ -54,5 +56,5 @@ def _ego_from_camera(place: tuple[float, ...], angles_deg: tuple[float, ...]) ->
     right = np.cos(roll) * level - np.sin(roll) * below
     matrix = np.eye(4)
     matrix[:3, :3] = np.column_stack([right, np.cross(forward, right), forward])
-    matrix[:3, 3] = place
+    matrix[:3, 3] = position_m
     return matrix

@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 import cv2
 import numpy as np
 
-from .. import geometry
-from ..domain import Array, CameraFrame, Command, EgoState, Observation
-from ..tokens import Codebook
+from ..core import geometry
+from ..core.domain import Array, CameraFrame, Command, EgoState, Observation
+from ..core.tokens import Codebook
 from .cameras import Camera
 
 MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
@@ -58,12 +58,12 @@ class WordTokenizer:
     def __init__(self, words: Sequence[str]) -> None:
         if len(set(words)) != len(words) or not {PAD, UNKNOWN} <= set(words):
             raise ValueError(f"a vocabulary has different words, among them {PAD} and {UNKNOWN}")
-        self._ids = {word: place for place, word in enumerate(words)}
+        self._ids = {word: index for index, word in enumerate(words)}
         self.pad_id = self._ids[PAD]
 
     def encode(self, text: str) -> tuple[list[int], int]:
-        found = [self._ids.get(_word(word), self._ids[UNKNOWN]) for word in re.findall(r"\d+(?:\.\d+)?|\w+", text)]
-        return found, found.count(self._ids[UNKNOWN])
+        ids = [self._ids.get(_word(word), self._ids[UNKNOWN]) for word in re.findall(r"\d+(?:\.\d+)?|\w+", text)]
+        return ids, ids.count(self._ids[UNKNOWN])
 
 
 def _word(word: str) -> str:
@@ -85,7 +85,7 @@ class InputSpec:
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
     route_at_m: tuple[float, ...] = ()  # how far along the route its points lie
     codebook: Codebook = field(default_factory=Codebook)  # of the route's ids
-    rig: tuple[Camera, ...] = ()  # the cameras of the training, left to right; empty: not known
+    rig: tuple[Camera, ...] = ()  # the cameras of the training, left to right; empty: unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class ModelInputs:
     images: Array  # (instants * cameras, H, W, 3) uint8, oldest instant first, each left to right
     text: Array  # (text_length,) int64
     ego: Array  # (3,) float32 speed, acceleration, yaw rate over their scales
-    route: Array  # (R, 2) int64 ids of x and y, the mask where the route is not known
+    route: Array  # (R, 2) int64 ids of x and y, the mask where the route is unknown
     notes: tuple[str, ...] = ()  # sentences on inputs that were changed
 
     @property
@@ -150,10 +150,10 @@ def _resize(frame: CameraFrame, spec: InputSpec) -> Array:
     size, pixels = (spec.width, spec.height), frame.pixels
     if pixels.shape[1::-1] == size:
         return pixels
-    known = _SIZED.setdefault(frame, {})
-    if size not in known:
-        known[size] = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
-    return known[size]
+    resized_by_size = _SIZED.setdefault(frame, {})
+    if size not in resized_by_size:
+        resized_by_size[size] = np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+    return resized_by_size[size]
 
 
 def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
@@ -184,14 +184,14 @@ def route_ahead(route: Array, at_m: Sequence[float]) -> Array:
     if abs(offset_m) > OFF_ROUTE_M:
         return np.full((len(at_m), 2), np.nan)
     along = start + np.array(at_m)
-    known = along <= geometry.arc_lengths(line)[-1]
-    return np.where(known[:, None], geometry.sample(line, along)[:, :2], np.nan)
+    is_on_route = along <= geometry.arc_lengths(line)[-1]
+    return np.where(is_on_route[:, None], geometry.sample(line, along)[:, :2], np.nan)
 
 
 def encode_route(points: Array, codebook: Codebook) -> Array:
     """Ids (.., R, 2) int64 of points (.., R, 2), the mask where they are NaN: a route in the words of plans."""
-    known = np.isfinite(points)
-    return np.where(known, codebook.to_ids(np.where(known, points, 0.0)), codebook.mask_id).astype(np.int64)
+    is_finite = np.isfinite(points)
+    return np.where(is_finite, codebook.to_ids(np.where(is_finite, points, 0.0)), codebook.mask_id).astype(np.int64)
 
 
 def _ego(ego: EgoState, spec: InputSpec) -> Array:

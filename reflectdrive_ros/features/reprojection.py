@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 from .cameras import Camera
 
 MODELS = {"": (0, 0), "plumb_bob": (4, 5), "rational_polynomial": (8, 8), "equidistant": (4, 4)}  # least, most terms
@@ -32,7 +32,7 @@ SAME_RIG_PX = 0.5  # of the canonical image; a rotation of 0.1 degrees displaces
 COVERAGE_TIE = 0.01
 SHARPNESS = 1.25  # least decoded pixels per pixel of the canonical image in each direction, if the source has as many
 SOURCE_MAX_PX = 4096  # largest side of a decoded image
-OUTSIDE_PX = -1e4  # a place outside of every image
+OUTSIDE_PX = -1e4  # a pixel outside of every image
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,12 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if self.model not in MODELS or (self.coefficients and not self.model):
-            known = ", ".join(filter(None, MODELS))
-            raise ValueError(f"has distortion model '{self.model}', expected one of {known}")
+            models = ", ".join(filter(None, MODELS))
+            raise ValueError(f"has distortion model '{self.model}', expected one of {models}")
         least, most = MODELS[self.model]
         if not least <= len(self.coefficients) <= most:
-            wanted = f"{least}" if least == most else f"{least} to {most}"
-            raise ValueError(f"has {len(self.coefficients)} coefficients of {self.model}, expected {wanted}")
+            count = f"{least}" if least == most else f"{least} to {most}"
+            raise ValueError(f"has {len(self.coefficients)} coefficients of {self.model}, expected {count}")
         if not np.all(np.abs(self.coefficients) <= COEFFICIENT_MAX):  # NaN is not either
             raise ValueError(f"has a distortion coefficient that is no number within {COEFFICIENT_MAX:g} of 0")
 
@@ -71,7 +71,7 @@ class View:
     size: tuple[int, int]  # width and height in px at which the source is decoded
     table: tuple[Array, Array] | None  # fixed-point maps of cv2.remap; None: the image is passed through
     camera_from_ego: (
-        Array  # (4, 4) of the image made: canonical axes at the source's centre; the source's without table
+        Array  # (4, 4) of the resulting image: canonical axes at the source's centre; the source's without table
     )
 
     @property
@@ -85,19 +85,19 @@ def plan_views(rig: Sequence[Camera], calibrations: Sequence[Calibration]) -> tu
         raise ValueError("no camera is calibrated")
     chosen = []
     for camera in rig:
-        places = [_places(camera, each) for each in calibrations]
-        shares = [float(inside.mean()) for _, inside in places]
+        projections = [_source_pixels(camera, each) for each in calibrations]
+        shares = [float(inside.mean()) for _, inside in projections]
         near = [k for k, share in enumerate(shares) if share >= max(shares) - COVERAGE_TIE]
         best = min(near, key=lambda k: _rotation_deg(camera, calibrations[k]))
-        chosen.append((camera, calibrations[best], *places[best], shares[best]))
+        chosen.append((camera, calibrations[best], *projections[best], shares[best]))
     sizes: dict[str, tuple[int, int]] = {}
     same = [_is_same(camera, calibration, at, inside) for camera, calibration, at, inside, _ in chosen]
     for (camera, calibration, at, inside, _), unchanged in sorted(zip(chosen, same, strict=True), key=lambda e: e[1]):
         if unchanged:  # the last in this order: its size counts
             sizes[calibration.name] = camera.width, camera.height
         else:
-            needed, known = _decoded_size(calibration, at, inside), sizes.get(calibration.name, (1, 1))
-            sizes[calibration.name] = max(needed[0], known[0]), max(needed[1], known[1])
+            needed, size_px = _decoded_size(calibration, at, inside), sizes.get(calibration.name, (1, 1))
+            sizes[calibration.name] = max(needed[0], size_px[0]), max(needed[1], size_px[1])
     views = []
     for (camera, calibration, at, inside, share), unchanged in zip(chosen, same, strict=True):
         size, pose = sizes[calibration.name], calibration.camera_from_ego
@@ -189,7 +189,7 @@ def _largest(calibration: Calibration, most: float) -> float:
     return float(radii[np.argmin(growing)]) if not growing.all() else most
 
 
-def _places(camera: Camera, calibration: Calibration) -> tuple[Array, Array]:
+def _source_pixels(camera: Camera, calibration: Calibration) -> tuple[Array, Array]:
     """Where the source has the pixels of a canonical camera: (H, W, 2) as shares of its width and height, and (H, W)
     bool, whether it covers them.
     """
@@ -226,8 +226,8 @@ def _decoded_size(calibration: Calibration, at: Array, inside: Array) -> tuple[i
 
 def _table(at: Array, inside: Array, size: tuple[int, int]) -> tuple[Array, Array]:
     """Maps of cv2.remap, in whole pixels and 1/32 of them."""
-    places = np.where(inside[..., None], at * size - 0.5, OUTSIDE_PX).astype(np.float32)
-    whole, fraction = cv2.convertMaps(places[..., 0], places[..., 1], cv2.CV_16SC2)
+    pixels = np.where(inside[..., None], at * size - 0.5, OUTSIDE_PX).astype(np.float32)
+    whole, fraction = cv2.convertMaps(pixels[..., 0], pixels[..., 1], cv2.CV_16SC2)
     return np.asarray(whole), np.asarray(fraction)
 
 

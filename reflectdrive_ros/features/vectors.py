@@ -24,15 +24,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .. import geometry
-from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
-from ..lanes import ROUTE_AHEAD_M, SEGMENT_M
-from ..vector_spec import VectorSpec
+from ..core import geometry
+from ..core.domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
+from ..core.lanes import ROUTE_AHEAD_M, SEGMENT_M
+from ..core.vector_spec import VectorSpec
 
 KINDS = {AgentKind.UNKNOWN: 0, AgentKind.VEHICLE: 0, AgentKind.PEDESTRIAN: 1, AgentKind.BICYCLE: 2}  # one-hot column
 KIND_COUNT, STATIC_KINDS, GENERIC_OBJECT = 3, 4, 3
 LIGHT_COLUMNS = {LightState.GREEN: 0, LightState.AMBER: 1, LightState.RED: 2, LightState.UNKNOWN: 3}
-ROUTE_LANE_WIDTH_M = 3.5  # of a route that is known as a line only
+ROUTE_LANE_WIDTH_M = 3.5  # of a route that is given as a line only
 OFF_ROUTE_M = 30.0  # a route that is further away is not used
 MAX_SPEED_MPS, MAX_RATE = 100.0, 100.0  # a larger value is a fault of odometry
 
@@ -64,7 +64,7 @@ POSE_COLUMNS = 4  # of the ego's row, before its motion
 def without_conditions(inputs: VectorInputs) -> VectorInputs:
     """The decoupled condition of ReflexDiffusion (section 4.1): the route only, without the ego's motion.
 
-    As `model.curve.net.without_conditions`, on arrays.
+    As `model.denoiser.net.without_conditions`, on arrays.
     """
     ego = np.concatenate([inputs.ego[:POSE_COLUMNS], np.zeros_like(inputs.ego[POSE_COLUMNS:])])
     return replace(inputs, ego=ego, **{name: np.zeros_like(getattr(inputs, name)) for name in CONDITIONS})
@@ -80,9 +80,9 @@ def vector_inputs(observation: Observation, spec: VectorSpec) -> VectorInputs:
         limits = np.zeros((spec.lanes, 1), np.float32)
     else:
         lanes = _lane_rows(observation.lanes, "lanes", spec.lanes, spec)
-        known = observation.lanes.speed_limits_mps[observation.lanes.valid, None]
+        limits_mps = observation.lanes.speed_limits_mps[observation.lanes.valid, None]
         # a lane without a limit of its own has that of the road
-        limits = _fit(np.where(known > 0.0, known, observation.speed_limit_mps), spec.lanes)
+        limits = _fit(np.where(limits_mps > 0.0, limits_mps, observation.speed_limit_mps), spec.lanes)
     route_rows = _route_rows(observation, spec, notes)
     return VectorInputs(
         ego_row(observation.ego),
@@ -148,16 +148,16 @@ def _agents(observation: Observation, spec: VectorSpec, notes: list[str]) -> tup
 
 def _standing(observation: Observation) -> list[Agents]:
     """Agents of the kind STATIC, and obstacles."""
-    found = []
+    standing = []
     if observation.agents is not None:
         still = observation.agents.kinds == AgentKind.STATIC
         agents = observation.agents
-        found.append(
+        standing.append(
             Agents(agents.poses[still], agents.velocities_mps[still], agents.sizes[still], agents.kinds[still])
         )
     if observation.obstacles is not None:
-        found.append(observation.obstacles)
-    return found
+        standing.append(observation.obstacles)
+    return standing
 
 
 def _history_of_now(agents: Agents, steps: int) -> AgentHistory:
@@ -225,9 +225,9 @@ def _route_rows(observation: Observation, spec: VectorSpec, notes: list[str]) ->
     """(R, P, 12) the line of the route in `spec.route_line_rows` rows, then the lanes of its roads; the line alone
     where these are unknown. Raises ValueError if there is no usable route."""
     lanes = observation.route_lanes
-    known = lanes is not None and bool(lanes.valid.any())
-    line = None if known and spec.route_line_rows == 0 else _route_as_lanes(observation.route, spec)
-    if line is not None and not known:
+    has_lanes = lanes is not None and bool(lanes.valid.any())
+    line = None if has_lanes and spec.route_line_rows == 0 else _route_as_lanes(observation.route, spec)
+    if line is not None and not has_lanes:
         notes.append("the lanes of the route are unknown: its line is read instead")
         return _lane_rows(line, "route", spec.route_lanes, spec)
     assert lanes is not None

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..documents import (
+from ..core.tokens import Axis, TokenLayout
+from ..core.vector_spec import Normalization, VectorSpec
+from ..infra.documents import (
     FILE_NAME,
     SHA256,
     DocumentError,
@@ -37,10 +39,8 @@ from ..documents import (
     text,
     whole,
 )
-from ..errors import UserError
-from ..files import MODEL_BYTES, read_limited, sha256_of, shown
-from ..tokens import Axis, TokenLayout
-from ..vector_spec import Normalization, VectorSpec
+from ..infra.errors import UserError
+from ..infra.files import MODEL_BYTES, read_limited, sha256_of, shown
 from .external_data import OnnxError, external_files
 
 FORMAT = "reflectdrive.graphs.6"
@@ -74,7 +74,7 @@ RENDERED = "rendered images"  # training domain of networks trained on the provi
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
 MAX_PDMS_DROP = 0.3  # largest allowed loss of PDMS of quantised graphs
 CALIBRATION_PREFIX = "calibration:"  # prefix of calibration outputs
-GRAPH_BYTES = 1 << 31  # protobuf's limit; larger weights are stored in a file beside the graph
+GRAPH_BYTES = 1 << 31  # protobuf's limit; larger weights are stored in a file next to the graph
 METADATA = "reflectdrive"  # key of the graphs' metadata under which `model` stands, as JSON
 
 COUNT, SIZE, SCALE = whole(1, 4096), whole(1, 1 << 14), number(1e-6, 1e6)
@@ -109,7 +109,7 @@ VECTOR_SPEC = {  # of vector_spec.VectorSpec
     },
 }
 LAYERS, WIDTH = whole(1, 256), whole(1, 1 << 14)
-CURVE_CONFIG = {  # of model.curve.net.CurveNetConfig
+DENOISER_CONFIG = {  # of model.denoiser.net.DenoiserNetConfig
     "spec": VECTOR_SPEC,
     **dict.fromkeys(("heads", "encoder_layers", "decoder_layers"), LAYERS),
     **dict.fromkeys(("hidden", "mixer_tokens", "mixer_channels", "route_tokens", "route_channels"), WIDTH),
@@ -146,7 +146,7 @@ DENOISER_FIELDS = {
         "precision": choice("fp32", "int8"),
         "inputs": VECTOR_SPEC,
         "batch": maybe(whole(1, LARGEST_BATCH)),
-        "config": CURVE_CONFIG,
+        "config": DENOISER_CONFIG,
     },
     **ABOUT,
 }
@@ -269,14 +269,14 @@ class GraphCard:
     @property
     def batch(self) -> int | None:
         """Scenes and conditions per call of a denoiser's graphs; None: one or two."""
-        found = self.model["batch"]
-        return None if found is None else int(found)
+        batch = self.model["batch"]
+        return None if batch is None else int(batch)
 
     @property
     def max_goals(self) -> int | None:
         """The largest number of goals that a planner may request, with its own spacing; None: both are built in."""
-        found = self.model["decoding"]["goals"].get("max_count")
-        return None if found is None else int(found)
+        count = self.model["decoding"]["goals"].get("max_count")
+        return None if count is None else int(count)
 
     def decoding(self) -> dict[str, float]:
         """The settings `decoding` of the export, by their names there; with `max_goals` two of them are defaults."""
@@ -438,8 +438,8 @@ def _check_graph(file: Path, row: Mapping[str, Any]) -> None:
         _check_file(file, hashlib.sha256(content).hexdigest(), len(content), row)
         others = external_files(content) - ({weights["file"]} if weights else set())
         if weights:
-            beside = file.parent / weights["file"]
-            _check_file(beside, sha256_of(beside), beside.stat().st_size, weights)
+            weights_file = file.parent / weights["file"]
+            _check_file(weights_file, sha256_of(weights_file), weights_file.stat().st_size, weights)
     except OSError as fault:
         raise GraphError(f"{fault.filename} cannot be read: {fault.strerror}; export the checkpoint again") from None
     except OnnxError as fault:

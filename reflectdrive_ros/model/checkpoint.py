@@ -24,10 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
-from ..errors import UserError
-from ..files import MODEL_BYTES, open_limited, sha256_of, write_atomic
-from ..tokens import TokenLayout
+from ..core.tokens import TokenLayout
+from ..infra.documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
+from ..infra.errors import UserError
+from ..infra.files import MODEL_BYTES, open_limited, sha256_of, write_atomic
 from .card import ADDED_LAYOUT, LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
 from .token.moe import RefineConfig
 from .token.net import TokenNet, TokenNetConfig
@@ -191,10 +191,10 @@ def read_verified(path: Path, sha256: str) -> tuple[dict[str, Tensor], dict[str,
 
 def config_text(path: Path, metadata: Mapping[str, str], *formats: str) -> str:
     """The configuration in a file's metadata, as JSON, of the first format there. Raises CheckpointError."""
-    found = next((metadata[name] for name in formats if name in metadata), None)
-    if found is None:
+    text = next((metadata[name] for name in formats if name in metadata), None)
+    if text is None:
         raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {formats[0]}")
-    return found
+    return text
 
 
 def stored_config(path: Path, *formats: str) -> str:
@@ -239,13 +239,13 @@ def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
     if unknown or missing:
         raise ValueError(f"{kind.__name__} has unknown {unknown} and missing {missing} entries")
-    given = {
+    arguments = {
         name: _dataclass_of(hints[name], value)
         if dataclasses.is_dataclass(hints[name])
         else _value_of(hints[name], value)
         for name, value in values.items()
     }
-    return kind(**given)
+    return kind(**arguments)
 
 
 def _value_of(kind: Any, value: Any) -> Any:

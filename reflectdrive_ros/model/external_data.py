@@ -40,9 +40,9 @@ class OnnxError(ValueError):
 
 def external_files(content: bytes | memoryview) -> set[str]:
     """Locations of all external data, as the graph spells them. Raises OnnxError."""
-    found: set[str] = set()
+    locations: set[str] = set()
     if LOCATION not in bytes(content):  # then no entry has this key, and a walk of 0.1 s finds nothing
-        return found
+        return locations
     waiting = [("ModelProto", memoryview(content), 0)]
     while waiting:
         message, inside, depth = waiting.pop()
@@ -51,13 +51,13 @@ def external_files(content: bytes | memoryview) -> set[str]:
         if message == ENTRY:
             entry = {number: bytes(value) for number, kind, value in _fields(inside) if kind == BYTES}
             if entry.get(1) == LOCATION:
-                found.add(entry.get(2, b"").decode(errors="backslashreplace"))
+                locations.add(entry.get(2, b"").decode(errors="backslashreplace"))
             continue
         inner = INNER[message]
         for number, kind, value in _fields(inside):
             if number in inner and kind == BYTES:
                 waiting.append((inner[number], value, depth + 1))
-    return found
+    return locations
 
 
 def _fields(content: memoryview) -> Iterator[tuple[int, int, memoryview]]:

@@ -50,7 +50,7 @@ class RmsNorm(nn.Module):
 
 
 def rotary_tables(positions: int, head_dim: int, theta: float) -> Tables:
-    """Cosines and sines (positions, head_dim), the halves alike, but that the first half's sines are negative."""
+    """Cosines and sines (positions, head_dim), equal halves, but that the sines of the first are negative."""
     frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
     angle = torch.arange(positions, dtype=torch.float64)[:, None] * frequency
     cos, sin = angle.cos().float(), angle.sin().float()

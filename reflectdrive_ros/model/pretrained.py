@@ -21,12 +21,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..documents import FILE_NAME, anything, check_fields, maybe, named, read_json
+from ..infra.documents import FILE_NAME, anything, check_fields, maybe, named, read_json
 from .checkpoint import CheckpointError, copy_parameters, read_tensors
 from .layers import DecoderLayer
 from .token.net import TokenNet
 
-WORD_START = "\u0120"  # what stands before a word of a sentence, in place of the space
+WORD_START = "\u0120"  # prefix of a word within a sentence, instead of the space
 SIGLIP_DEFAULTS = {  # what its configuration leaves out
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -42,11 +42,11 @@ SIGLIP_DEFAULTS = {  # what its configuration leaves out
 def load_qwen3(net: TokenNet, folder: str | Path) -> None:
     """Loads the language model's weights from a folder with config.json and safetensors. Raises CheckpointError."""
     folder = Path(folder)
-    found, want = _configuration(folder), net.config.transformer
-    rope_theta = found.get("rope_theta", (found.get("rope_parameters") or {}).get("rope_theta"))
+    configuration, want = _configuration(folder), net.config.transformer
+    rope_theta = configuration.get("rope_theta", (configuration.get("rope_parameters") or {}).get("rope_theta"))
     _must_agree(
         folder,
-        {**found, "rope_theta": rope_theta},
+        {**configuration, "rope_theta": rope_theta},
         {
             "model_type": "qwen3",
             "hidden_size": want.width,
@@ -80,11 +80,11 @@ def _vocabulary_embeddings(net: TokenNet, table: Tensor, folder: Path) -> Tensor
     path = folder / "vocab.json"
     try:
         pieces = read_json(path)
-        found = [pieces.get(f"{WORD_START}{word}", pieces.get(word)) for word in net.config.words]
+        token_ids = [pieces.get(f"{WORD_START}{word}", pieces.get(word)) for word in net.config.words]
         rows = net.embed_tokens.weight.detach().clone()
-        for place, piece in enumerate(found):
+        for index, piece in enumerate(token_ids):
             if piece is not None:
-                rows[place] = table[piece]
+                rows[index] = table[piece]
     except (OSError, ValueError, TypeError, AttributeError, IndexError) as fault:
         raise CheckpointError(f"{path} is not the vocabulary of the weights beside it: {fault}") from None
     return rows
@@ -94,22 +94,22 @@ def init_action_mlp(layer: DecoderLayer) -> None:
     """Sets the action FFN to the channels of the full FFN whose gate weights have the largest norm, in order."""
     with torch.no_grad():
         norms = layer.mlp.gate_proj.weight.norm(dim=1)
-        kept = norms.topk(layer.action_mlp.gate_proj.weight.shape[0]).indices.sort().values
-        layer.action_mlp.gate_proj.weight.copy_(layer.mlp.gate_proj.weight[kept])
-        layer.action_mlp.up_proj.weight.copy_(layer.mlp.up_proj.weight[kept])
-        layer.action_mlp.down_proj.weight.copy_(layer.mlp.down_proj.weight[:, kept])
+        channels = norms.topk(layer.action_mlp.gate_proj.weight.shape[0]).indices.sort().values
+        layer.action_mlp.gate_proj.weight.copy_(layer.mlp.gate_proj.weight[channels])
+        layer.action_mlp.up_proj.weight.copy_(layer.mlp.up_proj.weight[channels])
+        layer.action_mlp.down_proj.weight.copy_(layer.mlp.down_proj.weight[:, channels])
 
 
 def load_siglip(net: TokenNet, folder: str | Path) -> None:
     """Fill the visual encoder from a folder with config.json and safetensors; the text tower and the pooling head
     that may be there are left out. Raises CheckpointError."""
     folder = Path(folder)
-    found, want = _configuration(folder), net.config.vision
+    configuration, want = _configuration(folder), net.config.vision
     if want.stem or want.frames != 1 or want.height != want.width:
         raise CheckpointError(f"{folder} is for single square images without a stem; vision is {want}")
     _must_agree(
         folder,
-        {**SIGLIP_DEFAULTS, **(found.get("vision_config") or found)},
+        {**SIGLIP_DEFAULTS, **(configuration.get("vision_config") or configuration)},
         {
             "hidden_size": want.channels,
             "intermediate_size": want.ffn,
@@ -132,17 +132,21 @@ def load_siglip(net: TokenNet, folder: str | Path) -> None:
 
 def _configuration(folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = read_json(folder / "config.json")
-        check_fields(found, {"vision_config": maybe(named(anything)), "rope_parameters": maybe(named(anything))})
-        return found
+        configuration: dict[str, Any] = read_json(folder / "config.json")
+        check_fields(
+            configuration, {"vision_config": maybe(named(anything)), "rope_parameters": maybe(named(anything))}
+        )
+        return configuration
     except (OSError, ValueError) as fault:
         raise CheckpointError(f"{folder / 'config.json'} cannot be read: {fault}") from None
 
 
-def _must_agree(folder: Path, found: Mapping[str, Any], want: Mapping[str, Any]) -> None:
+def _must_agree(folder: Path, configuration: Mapping[str, Any], want: Mapping[str, Any]) -> None:
     for name, value in want.items():
-        if found.get(name) != value:
-            raise CheckpointError(f"{folder / 'config.json'}: {name} is {found.get(name)!r}, expected {value!r}")
+        if configuration.get(name) != value:
+            raise CheckpointError(
+                f"{folder / 'config.json'}: {name} is {configuration.get(name)!r}, expected {value!r}"
+            )
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
@@ -151,9 +155,9 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     names = ["model.safetensors"]
     if os.path.exists(index):
         try:
-            found = read_json(index)
-            check_fields(found, {"weight_map": named(FILE_NAME)})
-            names = sorted(set(found["weight_map"].values()))
+            index_file = read_json(index)
+            check_fields(index_file, {"weight_map": named(FILE_NAME)})
+            names = sorted(set(index_file["weight_map"].values()))
         except (OSError, ValueError) as fault:
             raise CheckpointError(f"{index} is no index of tensors: {fault}") from None
     tensors: dict[str, Tensor] = {}

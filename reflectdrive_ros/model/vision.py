@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..domain import Array
+from ..core.domain import Array
 from .layers import attention
 
 SHUFFLE = 2  # patches per side that become one token

@@ -18,7 +18,7 @@ def page(name: str) -> str:
     """The template `name` (report.html, replay_index.html, dataset.html, live.html, worst.html) with the files that it
     names."""
     text = (FOLDER / name).read_text(encoding="utf-8")
-    for place, file in PARTS.items():
-        if place in text:
-            text = text.replace(place, (FOLDER / file).read_text(encoding="utf-8"), 1)
+    for placeholder, file in PARTS.items():
+        if placeholder in text:
+            text = text.replace(placeholder, (FOLDER / file).read_text(encoding="utf-8"), 1)
     return text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from ..config import DENOISER_PLANNERS, Config, ConfigError
-from ..domain import Observation, Trajectory
-from ..recipe_config import DecodingConfig
+from ..core.config import DENOISER_PLANNERS, Config, ConfigError
+from ..core.domain import Observation, Trajectory
+from ..core.recipe_config import DecodingConfig
 from . import constant_velocity, drivefine, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
 from .planner import Planner, PlannerContext
 
@@ -36,10 +36,10 @@ PREFETCHABLE_DRAFTS = {
 
 
 def get_planner(config: Config) -> Planner:
-    """The configured planner. Raises ConfigError naming the known planners, or what is missing."""
-    known = available_planners(config)
-    if config.planner in known:
-        return known[config.planner]
+    """The configured planner. Raises ConfigError naming the available planners, or what is missing."""
+    planners = available_planners(config)
+    if config.planner in planners:
+        return planners[config.planner]
     if config.planner in LEARNED:
         raise ConfigError(
             f"planner {config.planner} needs a model: set model.file and model.sha256, or give --model FILE"
@@ -73,6 +73,6 @@ def decoding_config(config: Config) -> DecodingConfig:
     """Decoding settings of the configured planner."""
     if config.planner != "reflectdrive":
         return config.decoding
-    wanted = config.reflectdrive
-    own = {name: getattr(wanted, name) for name in ("goals", "goal_spacing_m", "guidance")}
+    settings = config.reflectdrive
+    own = {name: getattr(settings, name) for name in ("goals", "goal_spacing_m", "guidance")}
     return ReflectDriveDecoding(**asdict(config.decoding) | own)

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from .. import geometry
-from ..config import ScoringConfig
-from ..domain import Array
+from ..core import geometry
+from ..core.config import ScoringConfig
+from ..core.domain import Array
 from ..scoring import metrics
 from ..scoring.contacts import AgentTracks
 from ..scoring.safety import (
@@ -72,8 +72,8 @@ class Assessment:
         )
         return tuple(zip(*(column.astype(float).tolist() for column in columns), strict=True))
 
-    def key(self, place: int) -> tuple[float, ...]:
-        return self.keys[place]
+    def key(self, index: int) -> tuple[float, ...]:
+        return self.keys[index]
 
     @property
     def sound(self) -> Array:
@@ -84,11 +84,11 @@ class Assessment:
         """Index of the best plan with a limit violation of at most `allowed_violation`, else of the least violation;
         the first of equals."""
         more = np.maximum(self.limit_violation.max(axis=1) - allowed_violation, 0.0).tolist()
-        return max(range(len(self.points)), key=lambda place: (-more[place], self.keys[place], -place))
+        return max(range(len(self.points)), key=lambda index: (-more[index], self.keys[index], -index))
 
-    def one(self, place: int) -> Assessment:
+    def one(self, index: int) -> Assessment:
         """The assessment of one plan."""
-        here = slice(place, place + 1)
+        here = slice(index, index + 1)
         return Assessment(
             self.points[here],
             Safety(self.safety.by_step[here], self.safety.excess[here]),
@@ -121,30 +121,36 @@ class SafetyEvaluation:
         return self.safety.worst >= SAFE
 
 
-def evaluate(known: SafetyContext, points: Array, states: Array | None = None) -> SafetyEvaluation:
+def evaluate(safety_context: SafetyContext, points: Array, states: Array | None = None) -> SafetyEvaluation:
     """Safety of plans through points (N, 8, 2) at 0.5 .. 4 s, as planned and simulated; half the cost of `assess`.
 
     `states` (N, 41, 11) are the simulated states, if they are known.
     """
-    poses = waypoint_poses(points, known.road)
+    poses = waypoint_poses(points, safety_context.road)
     if states is None:
-        states = simulate(poses, known.scene.motion, known.config.vehicle)
+        states = simulate(poses, safety_context.scene.motion, safety_context.config.vehicle)
     states.flags.writeable = False  # read-only, so that the scorer keeps no copy
     return SafetyEvaluation(
-        points, poses, states, planned_safety(known, poses, exact=True), safety_of_states(known, states)
+        points,
+        poses,
+        states,
+        planned_safety(safety_context, poses, exact=True),
+        safety_of_states(safety_context, states),
     )
 
 
-def simulated_states(known: SafetyContext, points: Array) -> Array:
+def simulated_states(safety_context: SafetyContext, points: Array) -> Array:
     """(N, 41, 11) states of the simulation of plans through points (N, 8, 2) at 0.5 .. 4 s."""
-    return simulate(waypoint_poses(points, known.road), known.scene.motion, known.config.vehicle)
+    return simulate(
+        waypoint_poses(points, safety_context.road), safety_context.scene.motion, safety_context.config.vehicle
+    )
 
 
-def comfortable(known: SafetyContext, points: Array) -> Array:
+def comfortable(safety_context: SafetyContext, points: Array) -> Array:
     """(N,) bool, whether the simulation of plans through points (N, 8, 2), interpolated, meets the comfort limits."""
-    vehicle = known.config.vehicle
-    poses = interpolate(waypoint_poses(points, known.road), known.observation.ego.speed_mps)
-    states = simulate(poses, known.scene.motion, vehicle)
+    vehicle = safety_context.config.vehicle
+    poses = interpolate(waypoint_poses(points, safety_context.road), safety_context.observation.ego.speed_mps)
+    states = simulate(poses, safety_context.scene.motion, vehicle)
     return np.asarray(metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=-1))
 
 
@@ -180,17 +186,19 @@ class CandidateScores:
         return CandidateScores.of(self.scene, concat_cards([first, self.card.of(others)]), self.config)
 
 
-def score_candidates(known: SafetyContext, points: Array) -> CandidateScores:
+def score_candidates(safety_context: SafetyContext, points: Array) -> CandidateScores:
     """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s, of an observation with a route."""
-    forecast = known.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    agents = known.scene.agents
-    if forecast is not None and known.others is not None:
-        agents = AgentTracks.of_forecast(forecast, known.others.kinds)
-    scene = replace(known.scene, agents=agents, grid=known.grid)
-    return CandidateScores.of(scene, score(scene, waypoint_poses(points, known.road)), known.config.scoring)
+    forecast = safety_context.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
+    agents = safety_context.scene.agents
+    if forecast is not None and safety_context.others is not None:
+        agents = AgentTracks.of_forecast(forecast, safety_context.others.kinds)
+    scene = replace(safety_context.scene, agents=agents, grid=safety_context.grid)
+    return CandidateScores.of(
+        scene, score(scene, waypoint_poses(points, safety_context.road)), safety_context.config.scoring
+    )
 
 
-def choose_deceleration(points: Array, known: SafetyContext) -> Array:
+def choose_deceleration(points: Array, safety_context: SafetyContext) -> Array:
     """Points (P, 2) m, or those of the same path with more deceleration that have the best driving score.
 
     A plan that comes too near to another vehicle may keep its distance with a little less speed, long before it is
@@ -199,11 +207,11 @@ def choose_deceleration(points: Array, known: SafetyContext) -> Array:
 
     `points` itself without a route, agents and traffic lights: the score does not know then what the plan brakes for.
     """
-    observation = known.observation
-    if known.route is None or observation.agents is None or observation.traffic_lights is None:
+    observation = safety_context.observation
+    if safety_context.route is None or observation.agents is None or observation.traffic_lights is None:
         return points
     options = np.concatenate([points[None], decelerated(points)])
-    best = score_candidates(known, options).best(-DECELERATION_COST * np.array([0.0, *DECELERATIONS_MPS2]))
+    best = score_candidates(safety_context, options).best(-DECELERATION_COST * np.array([0.0, *DECELERATIONS_MPS2]))
     return np.asarray(options[best]) if best else points
 
 
@@ -220,72 +228,74 @@ def decelerated(points: Array) -> Array:
     )
 
 
-def rank_as_planned(known: SafetyContext, points: Array, allowed_violation: float) -> Array:
+def rank_as_planned(safety_context: SafetyContext, points: Array, allowed_violation: float) -> Array:
     """(N,) indices of plans through points (N, 8, 2), best first: least violation of the vehicle limits beyond the
     allowed, safety of the planned poses, roughness. A sixth of the cost of `evaluate`."""
-    poses = waypoint_poses(points, known.road)
-    safety = planned_safety(known, poses)
+    poses = waypoint_poses(points, safety_context.road)
+    safety = planned_safety(safety_context, poses)
     keys = (
-        roughness(known, points).round(6),
+        roughness(safety_context, points).round(6),
         safety.excess.round(3),
         -safety.first_unsafe,
         -safety.worst,
-        np.maximum(limit_violation(known, poses).max(axis=1) - allowed_violation, 0.0),
+        np.maximum(limit_violation(safety_context, poses).max(axis=1) - allowed_violation, 0.0),
     )
     return np.lexsort(keys)
 
 
-def assess(known: SafetyContext, evaluation: SafetyEvaluation, far_m: float | None = None) -> Assessment:
+def assess(safety_context: SafetyContext, evaluation: SafetyEvaluation, far_m: float | None = None) -> Assessment:
     """Safety and quality of evaluated plans. Progress beyond `far_m` (None: the largest of these) earns no score."""
     points, poses, planned, safety = evaluation.points, evaluation.poses, evaluation.as_planned, evaluation.safety
-    scoring = known.config.scoring
-    driven = judge_alone(known.scene, evaluation.states, scoring, lane_keeping=scoring.form == "epdms")
-    guard_safe_steps = np.minimum(planned.first_unsafe, int(known.config.guard.safe_horizon_s / DT_S + 1e-6) + 1)
+    scoring = safety_context.config.scoring
+    driven = judge_alone(safety_context.scene, evaluation.states, scoring, lane_keeping=scoring.form == "epdms")
+    guard_safe_steps = np.minimum(
+        planned.first_unsafe, int(safety_context.config.guard.safe_horizon_s / DT_S + 1e-6) + 1
+    )
     far_m = float(driven.progress_m.max()) if far_m is None else far_m
     earned = np.ones(len(points))  # safety is assessed separately: the multipliers of the score are left out
     ep = metrics.ego_progress(driven.progress_m, earned, max(far_m, 0.0), masked=False)
-    quality = weighted_mean(known.scene, driven, ep, scoring) * _on_route(known, points)
+    quality = weighted_mean(safety_context.scene, driven, ep, scoring) * _on_route(safety_context, points)
     return Assessment(
         points,
         safety,
         guard_safe_steps,
-        stays_on_road(known, driven.center),
-        limit_violation(known, poses),
+        stays_on_road(safety_context, driven.center),
+        limit_violation(safety_context, poses),
         np.asarray(quality),
         driven.progress_m,
         driven.states,
     )
 
 
-def limit_violation(known: SafetyContext, poses: Array) -> Array:
+def limit_violation(safety_context: SafetyContext, poses: Array) -> Array:
     """(N, 8) excess of plans through poses (N, 8, 3) at 0.5 .. 4 s over the vehicle limits, relative to the limit."""
-    demands = vehicle_demands(poses, POINT_DT_S, known.observation.ego.speed_mps, known.config.guard)
+    demands = vehicle_demands(poses, POINT_DT_S, safety_context.observation.ego.speed_mps, safety_context.config.guard)
     most = demands[0][1] / demands[0][2]
     for _, values, limit, _ in demands[1:]:
         np.maximum(most, values / limit, out=most)
     return np.asarray(np.maximum(most - 1.0, 0.0).round(3))
 
 
-def roughness(known: SafetyContext, points: Array) -> Array:
+def roughness(safety_context: SafetyContext, points: Array) -> Array:
     """(N,) m^2: sum of squared third differences of points (N, 8, 2), preceded by the positions 0.5 s ago and now."""
     path = np.zeros((len(points), points.shape[1] + 2, 2))
-    path[:, 0, 0], path[:, 2:] = -POINT_DT_S * known.scene.motion[0], points
+    path[:, 0, 0], path[:, 2:] = -POINT_DT_S * safety_context.scene.motion[0], points
     for _ in range(3):
         path = path[:, 1:] - path[:, :-1]
     return np.asarray((path**2).sum(axis=(1, 2)))
 
 
-def planned_safety(known: SafetyContext, poses: Array, exact: bool = False) -> Safety:
+def planned_safety(safety_context: SafetyContext, poses: Array, exact: bool = False) -> Safety:
     """Safety of plans through poses (N, 8, 3) at 0.5 .. 4 s, interpolated. `exact` checks the road like the guard, at
     six times the cost."""
-    speed_mps = known.observation.ego.speed_mps
-    return safety_of_states(known, states_of_poses(interpolate(poses, speed_mps), speed_mps), exact)
+    speed_mps = safety_context.observation.ego.speed_mps
+    return safety_of_states(safety_context, states_of_poses(interpolate(poses, speed_mps), speed_mps), exact)
 
 
-def _on_route(known: SafetyContext, points: Array) -> Array:
+def _on_route(safety_context: SafetyContext, points: Array) -> Array:
     """(N,) fraction of the points (N, 8, 2) on the route. The driving score of the paper does not measure it."""
     ends = np.concatenate([np.zeros((1, 2)), points.reshape(-1, 2)])
-    _, offset = geometry.project(known.scene.centerline, ends)
-    nominal_m = OFF_ROUTE_UNSEEN_M if known.grid is None else OFF_ROUTE_M
+    _, offset = geometry.project(safety_context.scene.centerline, ends)
+    nominal_m = OFF_ROUTE_UNSEEN_M if safety_context.grid is None else OFF_ROUTE_M
     allowed = max(nominal_m, abs(float(offset[0])) + OFF_ROUTE_MORE_M)
     return np.asarray((np.abs(offset[1:]) <= allowed).reshape(len(points), -1).mean(axis=1))

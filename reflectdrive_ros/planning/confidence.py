@@ -1,6 +1,6 @@
 """Confidence of a planned trajectory at the limits of handling: how well curvature, speed, road and traffic agree.
 
-    found = confidence(poses, dt_s, known)       # .kinematic, .geometric, .safety (T,), .value
+    result = confidence(poses, dt_s, safety_context)  # .kinematic, .geometric, .safety (T,), .value
 
 Source: ReflexDiffusion, section 4.4 (equations 13 to 15). The paper leaves the constants and the combination open. Here
 each factor is a number from 0 to 1 per instant, the confidence of an instant is the geometric mean of the three, and
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..domain import Array
+from ..core import geometry, kinematics
+from ..core.domain import Array
 from ..scoring.drivable import corner_clearances
 from ..scoring.frenet import FrenetFrame
 from ..scoring.safety import SafetyContext
@@ -49,23 +49,27 @@ class Confidence:
         return float(self.by_instant.mean())
 
 
-def confidence(poses: Array, dt_s: float, known: SafetyContext) -> Confidence:
+def confidence(poses: Array, dt_s: float, safety_context: SafetyContext) -> Confidence:
     """Confidence of a trajectory of poses (T, 3) at dt, 2 dt, .. in the ego frame."""
     speed, curvature = speeds_and_curvatures(poses, dt_s)
-    road = known.road
+    road = safety_context.road
     if road is None:
         road_curvature, deviation, turn = curvature, np.zeros(len(poses)), np.zeros(len(poses))
     else:
-        places, heading = road.to_frenet(poses[:, :2])
-        road_curvature = curvature_at(road, places[:, 0])
-        deviation, turn = np.abs(places[:, 1]), geometry.wrap(poses[:, 2] - heading)
+        frenet, heading = road.to_frenet(poses[:, :2])
+        road_curvature = curvature_at(road, frenet[:, 0])
+        deviation, turn = np.abs(frenet[:, 1]), geometry.wrap(poses[:, 2] - heading)
         road_curvature = np.where(speed < SLOW_MPS, 0.0, road_curvature)
     lateral = curvature * speed**2
     jerk = np.gradient(lateral, dt_s)
     return Confidence(
         kinematic_consistency(lateral, road_curvature * speed**2, jerk),
         geometric_alignment(curvature, road_curvature, deviation),
-        safety_margin(times_to_collision(poses, dt_s, known), off_road_probability(poses, known), np.asarray(turn)),
+        safety_margin(
+            times_to_collision(poses, dt_s, safety_context),
+            off_road_probability(poses, safety_context),
+            np.asarray(turn),
+        ),
     )
 
 
@@ -103,18 +107,18 @@ def speeds_and_curvatures(poses: Array, dt_s: float) -> tuple[Array, Array]:
 
 
 def curvature_at(road: FrenetFrame, along_m: Array) -> Array:
-    """(T,) curvature of the route at places along it, 1/m."""
+    """(T,) curvature of the route at arc lengths along it, 1/m."""
     slopes = np.gradient(road.heading, road.at) if len(road.at) > 1 else np.zeros(len(road.at))
     return np.asarray(np.interp(along_m, road.at, slopes))
 
 
-def times_to_collision(poses: Array, dt_s: float, known: SafetyContext) -> Array:
+def times_to_collision(poses: Array, dt_s: float, safety_context: SafetyContext) -> Array:
     """(T,) seconds from each instant to the first contact of the plan with a forecast box; TTC_MAX_S without one."""
     none = np.full(len(poses), TTC_MAX_S)
-    forecast = known.forecast_at(dt_s, len(poses))
+    forecast = safety_context.forecast_at(dt_s, len(poses))
     if forecast is None or len(forecast.poses) == 0:
         return none
-    vehicle = known.config.vehicle
+    vehicle = safety_context.config.vehicle
     centres, size = kinematics.box_centres(poses, vehicle), np.array([vehicle.length_m, vehicle.width_m])
     others = forecast.poses[:, 1:]
     reach = 0.5 * (np.hypot(*size) + np.hypot(*forecast.sizes.T))
@@ -127,13 +131,13 @@ def times_to_collision(poses: Array, dt_s: float, known: SafetyContext) -> Array
     return np.asarray(np.minimum(np.maximum(first - np.arange(len(poses)), 0) * dt_s, TTC_MAX_S))
 
 
-def off_road_probability(poses: Array, known: SafetyContext) -> Array:
+def off_road_probability(poses: Array, safety_context: SafetyContext) -> Array:
     """(T,) 0 to 1, from the smallest distance of the car's corners to the edge of the drivable space."""
-    if known.grid is None:
+    if safety_context.grid is None:
         return np.zeros(len(poses))
-    vehicle = known.config.vehicle
+    vehicle = safety_context.config.vehicle
     size = np.array([vehicle.length_m, vehicle.width_m])
-    clearance = corner_clearances(known.grid, kinematics.box_centres(poses, vehicle), size)
+    clearance = corner_clearances(safety_context.grid, kinematics.box_centres(poses, vehicle), size)
     return _sigmoid(-clearance / OFF_ROAD_SCALE_M)
 
 

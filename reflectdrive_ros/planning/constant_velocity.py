@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..domain import Observation, Plan, Trajectory
+from ..core.domain import Observation, Plan, Trajectory
 from .planner import PlannerContext, PlannerState
 
 
@@ -13,5 +13,5 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
     poses = np.zeros((len(times_s), 3))
     poses[:, 0] = max(observation.ego.speed_mps, 0.0) * times_s
-    made = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, output.dt_s))
-    return PlannerState(previous=made), made
+    new_plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, output.dt_s))
+    return PlannerState(previous=new_plan), new_plan

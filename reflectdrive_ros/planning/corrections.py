@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array, TokenTrace
-from ..tokens import TokenLayout
+from ..core.domain import Array, TokenTrace
+from ..core.tokens import TokenLayout
 
 
 @dataclass(frozen=True)

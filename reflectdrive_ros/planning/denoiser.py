@@ -18,9 +18,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..features.vectors import VectorInputs
-from ..vector_spec import VectorSpec
 
 BETA_MIN, BETA_MAX = 0.1, 20.0  # of the noise schedule
 END_TIME = 1e-3  # the last evaluation
@@ -169,10 +169,10 @@ def present_states(inputs: VectorInputs, spec: VectorSpec) -> Array:
     """(P, 4) present poses of the ego and its neighbours, normalised as inputs are; 0 where there is no neighbour."""
     norm = spec.normalization
     neighbours = inputs.agents[: spec.predicted_agents, -1]
-    known = (neighbours[:, :4] != 0.0).any(axis=1, keepdims=True)
+    is_present = (neighbours[:, :4] != 0.0).any(axis=1, keepdims=True)
     scaled = (neighbours[:, :4] - np.array(norm.agent_mean[:4])) / np.array(norm.agent_std[:4])
     ego = (inputs.ego[:4] - np.array(norm.ego_mean[:4])) / np.array(norm.ego_std[:4])
-    return np.concatenate([ego[None], np.where(known, scaled, 0.0)])
+    return np.concatenate([ego[None], np.where(is_present, scaled, 0.0)])
 
 
 def in_metres(futures: Array, spec: VectorSpec) -> Array:

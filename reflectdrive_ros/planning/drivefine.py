@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array, Observation, Plan, StepKind, Trajectory
-from ..recipe_config import DriveFineConfig
+from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.recipe_config import DriveFineConfig
+from ..core.tokens import cosine_schedule
 from ..scoring.safety import safety_check
-from ..tokens import cosine_schedule
 from .assessment import score_candidates
 from .planner import Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
 from .postprocess.comfort import relax_profile
@@ -51,45 +51,54 @@ class Candidates:
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
     config = planner_context.config
-    settings, known = config.drivefine, planner_context.safety_context(observation)
+    settings, safety_context = config.drivefine, planner_context.safety_context(observation)
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
     layout = network.layout
 
     by_score = can_score(observation)
     by_value = settings.rank_plans and "plan_value" in network.capabilities and not by_score
     count = settings.candidates if by_score or by_value else 1
-    made = candidates(network, network.prefill(inputs), count, settings, observation.stamp_ns)
-    waypoints = layout.decode(made.ids)
-    points = postprocess(waypoints[..., :2], observation.ego, layout.waypoint_noise_m, known.road, known.limits)
+    finished = candidates(network, network.prefill(inputs), count, settings, observation.stamp_ns)
+    waypoints = layout.decode(finished.ids)
+    points = postprocess(
+        waypoints[..., :2], observation.ego, layout.waypoint_noise_m, safety_context.road, safety_context.limits
+    )
     scores = np.zeros(0)
     if by_value:
-        scores = network.plan_values(made.context, made.ids)
+        scores = network.plan_values(finished.context, finished.ids)
     elif count > 1:
-        scores = score_candidates(known, points).scores
+        scores = score_candidates(safety_context, points).scores
     order = np.argsort(-scores, kind="stable") if count > 1 else np.zeros(1, int)
 
     best = order[0]
-    ids, way, repairs = made.ids[best], points[best], 0
-    if settings.repair and known.can_check:
+    ids, best_points, repairs = finished.ids[best], points[best], 0
+    if settings.repair and safety_context.can_check:
         repaired = repair_plan(
-            ids, waypoints[best, :, :2], way, network, made.context, planner_context, known, last=state.previous
+            ids,
+            waypoints[best, :, :2],
+            best_points,
+            network,
+            finished.context,
+            planner_context,
+            safety_context,
+            last=state.previous,
         )
-        ids, way, repairs = repaired.ids, repaired.points, repaired.iterations
-    points[best] = relax_profile(way, known)
+        ids, best_points, repairs = repaired.ids, repaired.points, repaired.iterations
+    points[best] = relax_profile(best_points, safety_context)
     waypoints[best] = layout.decode(ids)
     headings = token_headings(waypoints, points, layout)
     if headings is not None and repairs:
-        headings[best] = np.nan  # moved waypoints keep the heading tokens of their former places
+        headings[best] = np.nan  # moved waypoints keep the heading tokens of their former positions
     sent, *others = trajectories(
         points[order],
         observation.ego.speed_mps,
         config.output.dt_s,
-        known.road,
+        safety_context.road,
         None if headings is None else headings[order],
     )
-    rounds = [(made.drafts[[best]], made.draft_confidence[[best]])]
+    rounds = [(finished.drafts[[best]], finished.draft_confidence[[best]])]
     if settings.refine:
-        rounds.append((made.ids[[best]], made.confidence[[best]]))
+        rounds.append((finished.ids[[best]], finished.confidence[[best]]))
     result = Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
@@ -100,7 +109,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         ids,
         trace=token_trace(rounds, None, layout),
     )
-    result = replace(result, check=safety_check(result, known, repairs))
+    result = replace(result, check=safety_check(result, safety_context, repairs))
     return PlannerState(result, 0, Memory(inputs.notes, "every step is a full step")), result
 
 
@@ -131,8 +140,8 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     config = planner_context.config
     settings, road = config.drivefine, planner_context.safety_context(observation).road
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
-    made = candidates(network, network.prefill(inputs), settings.candidates, settings, observation.stamp_ns)
-    waypoints = network.layout.decode(made.ids)
+    finished = candidates(network, network.prefill(inputs), settings.candidates, settings, observation.stamp_ns)
+    waypoints = network.layout.decode(finished.ids)
     points = postprocess(waypoints[..., :2], observation.ego, network.layout.waypoint_noise_m, road)
     headings = token_headings(waypoints, points, network.layout)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road, headings)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..features.vectors import VectorInputs
-from ..scoring.frenet import BESIDE_M, FrenetFrame
-from ..vector_spec import VectorSpec
+from ..scoring.frenet import ROAD_OFFSET_MAX_M, FrenetFrame
 from .denoiser import in_metres, poses_of
 
 
@@ -25,14 +25,14 @@ def reference_line(route_lanes: Array, spec: VectorSpec) -> FrenetFrame:
     line = FrenetFrame.of(rows[(rows != 0.0).any(axis=1), :2].astype(float))
     if line is None:
         raise ValueError(
-            f"Observation.route is more than {BESIDE_M:.0f} m away: the network plans relative to the route, send one "
-            "that passes the vehicle"
+            f"Observation.route is more than {ROAD_OFFSET_MAX_M:.0f} m away: the network plans relative to the route, "
+            "send one that passes the vehicle"
         )
     return line
 
 
 def frenet_poses(poses: Array, line: FrenetFrame) -> Array:
-    """(.., T, 3) distance along and beside the line, and heading relative to it, of ego poses (.., T, 3)."""
+    """(.., T, 3) of ego poses (.., T, 3): arc length and lateral offset in m along the line, heading relative to it."""
     along, road_heading = line.to_frenet(poses[..., :2])
     return np.concatenate([along, geometry.wrap(poses[..., 2] - road_heading)[..., None]], axis=-1)
 

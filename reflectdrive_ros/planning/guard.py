@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import kinematics
-from ..config import GuardConfig
-from ..domain import Observation, Plan, Verdict
+from ..core import kinematics
+from ..core.config import GuardConfig
+from ..core.domain import Observation, Plan, Verdict
 from ..scoring.safety import BACKWARDS_MPS, SafetyContext, unsafe_reason, vehicle_demands
 
 AVERAGE_S = 0.5  # accelerations are averaged over this time: finer ones are noise of a 2 Hz plan
@@ -26,13 +26,13 @@ class Judgement:
     reason: str = ""  # one sentence when the verdict is not OK
 
 
-def check(plan: Plan, known: SafetyContext, elapsed_ms: float) -> Judgement:
-    """The verdict on a plan for the observation of `known`, made in `elapsed_ms`."""
-    config = known.config
-    reason = infeasible_reason(plan, known.observation, config.guard)
+def check(plan: Plan, safety_context: SafetyContext, elapsed_ms: float) -> Judgement:
+    """The verdict on a plan for the observation of `safety_context`, made in `elapsed_ms`."""
+    config = safety_context.config
+    reason = infeasible_reason(plan, safety_context.observation, config.guard)
     if reason:
         return Judgement(Verdict.INFEASIBLE, reason)
-    reason = unsafe_reason(plan.trajectory, known)
+    reason = unsafe_reason(plan.trajectory, safety_context)
     if reason:
         return Judgement(Verdict.UNSAFE, reason)
     if elapsed_ms > config.engine.deadline_ms:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry
-from ..config import RouteConfig
-from ..domain import Array
+from ..core import geometry
+from ..core.config import RouteConfig
+from ..core.domain import Array
 
 FACING_MAX_DEG = 120.0  # a car further from the direction of its route faces against it ..
 FACING_AGAIN_DEG = 90.0  # .. until it is within this of it: then planners that only drive forward get on

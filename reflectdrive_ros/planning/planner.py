@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from .. import geometry
-from ..config import Config
-from ..domain import Array, Observation, Plan, TokenTrace
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import Array, Observation, Plan, TokenTrace
+from ..core.tokens import Round, TokenLayout
 from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
-from ..tokens import Round, TokenLayout
 from .denoiser import Denoiser
 
 
@@ -60,17 +60,19 @@ class Prefilled:
     valid: Array  # (K,) bool; an invalid sequence is padding and repeats the first
 
 
-def token_trace(rounds: Sequence[tuple[Array, Array]], known: Prefilled | None, layout: TokenLayout) -> TokenTrace:
+def token_trace(rounds: Sequence[tuple[Array, Array]], prefilled: Prefilled | None, layout: TokenLayout) -> TokenTrace:
     """Trace of the draft, the first of the rounds, and of each edit round, ids and probabilities (1, T) each.
 
-    `known` is None if the step selected no goal.
+    `prefilled` is None if the step selected no goal.
     """
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
-    if known is None:
+    if prefilled is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
-    goals, goal = known.actions[known.valid], list(layout.goal)
+    goals, goal = prefilled.actions[prefilled.valid], list(layout.goal)
     chosen = int(np.argmax((goals[:, goal] == ids[0, goal]).all(axis=1)))  # a draft has its goal, edits may change it
-    return TokenTrace(layout.decode_goal(goals), np.exp(known.goal_log_probs[known.valid]), chosen, ids, confidence)
+    return TokenTrace(
+        layout.decode_goal(goals), np.exp(prefilled.goal_log_probs[prefilled.valid]), chosen, ids, confidence
+    )
 
 
 class Network(Protocol):
@@ -120,7 +122,7 @@ class Network(Protocol):
     def sampled_step(
         self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
     ) -> tuple[Array, Array]:
-        """As `step` without `edit`, with ids drawn from the distribution at a temperature (M,) by uniform numbers
+        """As `step` without `edit`, with ids sampled from the distribution at a temperature (M,) by uniform numbers
         `share` (M, T) in [0, 1); the most probable ids at temperature 0. Capability sampling."""
         ...
 
@@ -210,8 +212,8 @@ def run_rounds(
 
 def can_score(observation: Observation) -> bool:
     """Whether candidates can be scored: agents or drivable space are known, and there is a route."""
-    known = observation.others is not None or observation.drivable is not None
-    return known and len(geometry.distinct_points(observation.route)) >= 2
+    has_hazards = observation.others is not None or observation.drivable is not None
+    return has_hazards and len(geometry.distinct_points(observation.route)) >= 2
 
 
 def prefill_sequences(network: Network, inputs: ModelInputs) -> Prefilled:

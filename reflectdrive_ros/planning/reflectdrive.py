@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.recipe_config import ReflectDriveConfig
+from ..core.tokens import decoding_rounds, draft_schedule
 from ..features.images import ModelInputs
-from ..recipe_config import ReflectDriveConfig
 from ..scoring.safety import safety_check
-from ..tokens import decoding_rounds, draft_schedule
 from .assessment import assess, evaluate
 from .planner import (
     Network,
@@ -63,9 +63,9 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     )
     order, scores = [0], tuple[float, ...]()
     if len(actions) > 1:
-        found = assess(safety_context, evaluate(safety_context, smooth))
-        order = sorted(range(len(actions)), key=lambda place: (found.key(place), -place), reverse=True)
-        scores = tuple((found.safety.worst * found.quality)[order].tolist())
+        assessment = assess(safety_context, evaluate(safety_context, smooth))
+        order = sorted(range(len(actions)), key=lambda index: (assessment.key(index), -index), reverse=True)
+        scores = tuple((assessment.safety.worst * assessment.quality)[order].tolist())
 
     best = order[0]
     ids, sent, repairs = actions[best], smooth[best], 0

@@ -23,11 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
-from ..recipe_config import ReflectDrive2Config
+from ..core import geometry, kinematics
+from ..core.domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ..core.recipe_config import ReflectDrive2Config
+from ..core.tokens import TokenLayout, draft_schedule
 from ..scoring.safety import SafetyContext, safety_check
-from ..tokens import TokenLayout, draft_schedule
 from .assessment import CandidateScores, choose_deceleration, score_candidates, simulated_states
 from .planner import (
     Network,
@@ -56,7 +56,7 @@ LOG_PROB_WEIGHT = 0.125  # score (0..1) per nat of a goal's log-probability
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """State between steps, beside the last plan."""
+    """State between steps, in addition to the last plan."""
 
     ego: EgoState
     command: Command
@@ -69,11 +69,11 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     settings = planner_context.config.reflectdrive2
     network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
     full_step_reason = find_full_step_reason(state, observation, settings)
-    known: Prefilled | None = None
+    prefilled: Prefilled | None = None
     if full_step_reason or state.previous is None:
-        known = network.prefill_goal(inputs)
-        context = known.context
-        goal_actions, log_probs = goals_to_draft(known, observation, planner_context)
+        prefilled = network.prefill_goal(inputs)
+        context = prefilled.context
+        goal_actions, log_probs = goals_to_draft(prefilled, observation, planner_context)
         actions, confidence = draft_actions(network, context, goal_actions, settings)
         points = network.layout.decode(actions)
         kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
@@ -97,35 +97,35 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         choice = rank_by_value(network.plan_values(context, finished))
         best, others = choice.order[0], choice.order[1:]
         rounds = [(ids[[best]], confidence[[best]]) for ids, confidence in all_rounds]
-        ways = postprocess(network.layout.decode(finished), observation.ego, noise_m, road, limits)
+        candidate_points = postprocess(network.layout.decode(finished), observation.ego, noise_m, road, limits)
     else:
-        ways = postprocess(points, observation.ego, noise_m, road, limits)
-        choice = rank_candidates(ways, log_probs, safety_context)
+        candidate_points = postprocess(points, observation.ego, noise_m, road, limits)
+        choice = rank_candidates(candidate_points, log_probs, safety_context)
         best, others = choice.order[0], choice.order[1:]
         rounds = edit_actions(network, context, actions[[best]], confidence[[best]], edit_rounds, deadline_used)
     (ids,), (confidence_of_ids,) = rounds[-1]
     edited = edited_points(points[best], actions[best], ids, network.layout)
     unchanged = np.array_equal(ids, actions[best])
-    planned = ways[best] if unchanged else postprocess(edited, observation.ego, noise_m, road, limits)
+    planned = candidate_points[best] if unchanged else postprocess(edited, observation.ego, noise_m, road, limits)
     slows = settings.score_goals and kind is StepKind.FULL  # a lite step would slow the slower plan again
-    way = choose_deceleration(planned, safety_context) if slows else planned
-    slower = way is not planned
+    best_points = choose_deceleration(planned, safety_context) if slows else planned
+    slower = best_points is not planned
     if slower:
-        ids, edited, unchanged = encode_points(way[None], safety_context, network.layout)[0], way, False
+        ids, edited, unchanged = encode_points(best_points[None], safety_context, network.layout)[0], best_points, False
     states, repairs = None, 0
     if settings.repair and safety_context.can_check:
         simulated = choice.states(best) if unchanged else None
-        found = repair_plan(
-            ids, edited, way, network, context, planner_context, safety_context, simulated, state.previous
+        repair = repair_plan(
+            ids, edited, best_points, network, context, planner_context, safety_context, simulated, state.previous
         )
-        ids, way, states, repairs = found.ids, found.points, found.states, found.iterations
-    sent = relax_profile(way, safety_context)
-    if choice.scored is not None and (sent is not way or (slower and states is None)):
+        ids, best_points, states, repairs = repair.ids, repair.points, repair.states, repair.iterations
+    sent = relax_profile(best_points, safety_context)
+    if choice.scored is not None and (sent is not best_points or (slower and states is None)):
         (states,) = simulated_states(safety_context, sent[None])
-    choice = choice.with_first(states) if repairs or slower or sent is not way else choice
+    choice = choice.with_first(states) if repairs or slower or sent is not best_points else choice
 
     sent_plan, *candidates = trajectories(
-        np.stack([sent, *ways[others]]), observation.ego.speed_mps, planner_context.config.output.dt_s, road
+        np.stack([sent, *candidate_points[others]]), observation.ego.speed_mps, planner_context.config.output.dt_s, road
     )
     result = Plan(
         observation.stamp_ns,
@@ -135,7 +135,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         tuple(candidates),
         choice.scores,
         ids,
-        trace=token_trace(rounds, known, network.layout),
+        trace=token_trace(rounds, prefilled, network.layout),
     )
     result = replace(result, check=safety_check(result, safety_context, repairs))
     memory = Memory(
@@ -180,8 +180,8 @@ def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:
 def planned_position(plan: Plan, elapsed_s: float) -> Array:
     """(2,) m, map frame: position in the plan `elapsed_s` after its stamp, interpolated linearly."""
     times_s, poses = np.append(0.0, plan.trajectory.times_s), kinematics.with_origin(plan.trajectory.poses)
-    place = np.array([np.interp(elapsed_s, times_s, poses[:, axis]) for axis in (0, 1)])
-    return np.asarray(geometry.transform_points(plan.map_from_ego, place))
+    position = np.array([np.interp(elapsed_s, times_s, poses[:, axis]) for axis in (0, 1)])
+    return np.asarray(geometry.transform_points(plan.map_from_ego, position))
 
 
 def distance(a: Array, b: Array) -> float:
@@ -210,27 +210,29 @@ def braking_mps2(away_m: Array, speed_mps: float) -> Array:
     return np.asarray(np.where(away_m < 0.5 * HORIZON_S * speed_mps, stopping, slowing))
 
 
-def goals_to_draft(known: Prefilled, observation: Observation, planner_context: PlannerContext) -> tuple[Array, Array]:
+def goals_to_draft(
+    prefilled: Prefilled, observation: Observation, planner_context: PlannerContext
+) -> tuple[Array, Array]:
     """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if their plans can be
     scored or are ranked by the network, else one."""
     settings = planner_context.config.reflectdrive2
     network = token_network("reflectdrive2", planner_context)
     by_value = settings.rank_plans and "plan_value" in network.capabilities
     if settings.score_goals if can_score(observation) else by_value:
-        return known.actions[known.valid], known.goal_log_probs[known.valid]
-    places = network.layout.decode_goal(known.actions)
-    chosen = select_goal(places, known.goal_log_probs, known.valid, observation.ego, settings)
-    return known.actions[[chosen]], known.goal_log_probs[[chosen]]
+        return prefilled.actions[prefilled.valid], prefilled.goal_log_probs[prefilled.valid]
+    goals = network.layout.decode_goal(prefilled.actions)
+    chosen = select_goal(goals, prefilled.goal_log_probs, prefilled.valid, observation.ego, settings)
+    return prefilled.actions[[chosen]], prefilled.goal_log_probs[[chosen]]
 
 
 def draft_inputs(
-    known: Prefilled, observation: Observation, planner_context: PlannerContext
+    prefilled: Prefilled, observation: Observation, planner_context: PlannerContext
 ) -> tuple[Array, tuple[int, ...]]:
     """Token sequences that a full step drafts and the tokens per round. The prefill determines them, so the draft can
     be prefetched."""
     free = len(token_network("reflectdrive2", planner_context).layout.free)
     limits = draft_schedule(free, planner_context.config.reflectdrive2.draft_rounds)
-    return goals_to_draft(known, observation, planner_context)[0], limits
+    return goals_to_draft(prefilled, observation, planner_context)[0], limits
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
@@ -240,8 +242,8 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     """
     config = planner_context.config
     network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
-    known = network.prefill_goal(inputs)
-    actions, _ = draft_actions(network, known.context, known.actions[known.valid], config.reflectdrive2)
+    prefilled = network.prefill_goal(inputs)
+    actions, _ = draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
     points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
     return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
@@ -265,15 +267,15 @@ def edit_actions(
     Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
     EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
     """
-    found = [(actions, confidence)]
+    rounds_done = [(actions, confidence)]
     for _ in range(rounds):
         if deadline_used() > EDIT_DEADLINE_SHARE:
             break
-        before = found[-1][0]
-        found.append(network.step(context, before, 0, True))
-        if np.array_equal(found[-1][0], before):
+        before = rounds_done[-1][0]
+        rounds_done.append(network.step(context, before, 0, True))
+        if np.array_equal(rounds_done[-1][0], before):
             break
-    return found
+    return rounds_done
 
 
 def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout) -> Array:
@@ -284,10 +286,10 @@ def edited_points(points: Array, before: Array, after: Array, layout: TokenLayou
 def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
     """Draft the masked end of carried points (P, 2): ids (1, T), probabilities, points (1, P, 2)."""
     layout = network.layout
-    known = np.isfinite(carried)
-    before = np.where(known.reshape(-1), layout.encode(np.where(known, carried, 0.0)), layout.mask_id)[None]
-    actions, confidence = network.step(context, before.astype(np.int32), int((~known).sum()), False)
-    return actions, confidence, np.where(known, carried, layout.decode(actions))
+    is_carried = np.isfinite(carried)
+    before = np.where(is_carried.reshape(-1), layout.encode(np.where(is_carried, carried, 0.0)), layout.mask_id)[None]
+    actions, confidence = network.step(context, before.astype(np.int32), int((~is_carried).sum()), False)
+    return actions, confidence, np.where(is_carried, carried, layout.decode(actions))
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,9 +310,9 @@ class RankedCandidates:
             return tuple(self.values[self.order].tolist())
         return () if self.scored is None else tuple(self.scored.scores[self.order].tolist())
 
-    def states(self, place: int) -> Array | None:
+    def states(self, index: int) -> Array | None:
         """(1, 41, 11) simulated states of a plan, if they are known."""
-        return None if self.scored is None else self.scored.card.states[[place]]
+        return None if self.scored is None else self.scored.card.states[[index]]
 
     def with_first(self, states: Array | None) -> RankedCandidates:
         """The first plan replaced by one with simulated states (41, 11), its score recomputed."""
@@ -324,7 +326,7 @@ def rank_by_value(values: Array) -> RankedCandidates:
     return RankedCandidates(np.argsort(-values, kind="stable"), values=values)
 
 
-def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> RankedCandidates:
+def rank_candidates(points: Array, log_probs: Array, safety_context: SafetyContext) -> RankedCandidates:
     """Order plans of points (M, P, 2) by preference.
 
     The first is one of those with the best driving score without progress. If agents and traffic lights are known, it
@@ -333,11 +335,13 @@ def rank_candidates(points: Array, log_probs: Array, known: SafetyContext) -> Ra
     """
     if len(points) == 1:
         return RankedCandidates(np.zeros(1, int))
-    scored = score_candidates(known, points)
-    observation = known.observation
+    scored = score_candidates(safety_context, points)
+    observation = safety_context.observation
     if observation.agents is not None and observation.traffic_lights is not None:
         first = scored.best(LOG_PROB_WEIGHT * log_probs)
     else:
-        first = select_goal(points[:, -1], log_probs, scored.safest, observation.ego, known.config.reflectdrive2)
+        first = select_goal(
+            points[:, -1], log_probs, scored.safest, observation.ego, safety_context.config.reflectdrive2
+        )
     order = np.argsort(-scored.scores, kind="stable")
     return RankedCandidates(np.concatenate([[first], order[order != first]]), scored)

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.kinematics import resample
+from ..core.recipe_config import ReflexDiffusionConfig
 from ..features.vectors import VectorInputs, vector_inputs
-from ..kinematics import resample
-from ..recipe_config import ReflexDiffusionConfig
 from ..scoring.safety import SafetyContext, safety_check
 from .assessment import choose_deceleration
 from .confidence import confidence
@@ -42,10 +42,13 @@ from .denoiser import (
 )
 from .ego_future import ego_poses, line_of
 from .planner import PlannerContext, PlannerState, PlanningError
-from .postprocess.bends import slow_in_bends
-from .postprocess.route_limits import slow_trajectory
-from .postprocess.speed_profile import hold_standstill, limit_acceleration
-from .postprocess.standstill import without_reversal
+from .postprocess.speed_profile import (
+    hold_standstill,
+    limit_acceleration,
+    slow_in_bends,
+    slow_trajectory,
+    without_reversal,
+)
 from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
 from .repair import repair_points
 
@@ -60,7 +63,7 @@ class Reflection:
     step: int
     before: float  # confidence
     after: float
-    kept: bool
+    accepted: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,22 +78,24 @@ class Memory:
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
     settings = planner_context.config.reflexdiffusion
     denoiser, inputs = denoiser_inputs(observation, planner_context, settings)
-    known = planner_context.safety_context(observation)
+    safety_context = planner_context.safety_context(observation)
 
-    poses, reflections = sample_plan(denoiser, inputs, known, settings)
+    poses, reflections = sample_plan(denoiser, inputs, safety_context, settings)
     trajectory = Trajectory(without_reversal(poses), denoiser.spec.future_dt_s)
     trajectory = reachable(trajectory, observation.ego.speed_mps)
     trajectory = slow_in_bends(trajectory, observation.ego.speed_mps)
-    trajectory = slow_trajectory(trajectory, known.limits, observation.ego.speed_mps)
+    trajectory = slow_trajectory(trajectory, safety_context.limits, observation.ego.speed_mps)
     points, repairs = hold_standstill(waypoints(trajectory), observation.ego.speed_mps), 0
-    if settings.repair and known.can_check:
-        repaired = repair_points(choose_deceleration(points, known), known, state.previous)
+    if settings.repair and safety_context.can_check:
+        repaired = repair_points(choose_deceleration(points, safety_context), safety_context, state.previous)
         points, repairs = repaired.points, repaired.iterations
     # through the points only: from one pose to the next, 0.1 s later, the network is off by up to several m/s
-    (trajectory,) = trajectories(points[None], observation.ego.speed_mps, denoiser.spec.future_dt_s, known.road)
+    (trajectory,) = trajectories(
+        points[None], observation.ego.speed_mps, denoiser.spec.future_dt_s, safety_context.road
+    )
     trajectory = at_interval(trajectory, planner_context.config.output.dt_s)
     result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
-    result = replace(result, check=safety_check(result, known, repairs))
+    result = replace(result, check=safety_check(result, safety_context, repairs))
     memory = Memory(inputs.notes, "every step is a full step", reflections)
     return PlannerState(result, 0, memory), result
 
@@ -125,7 +130,7 @@ def needs_unconditional(settings: ReflexDiffusionConfig) -> bool:
 
 
 def sample_plan(
-    denoiser: Denoiser, inputs: VectorInputs, known: SafetyContext, settings: ReflexDiffusionConfig
+    denoiser: Denoiser, inputs: VectorInputs, safety_context: SafetyContext, settings: ReflexDiffusionConfig
 ) -> tuple[Array, tuple[Reflection, ...]]:
     """(T, 3) poses of the ego's future in the ego frame, and the steps that were reflected.
 
@@ -139,14 +144,14 @@ def sample_plan(
     context = denoiser.encode(inputs, needs_unconditional(settings))
 
     def predict(futures: Array, time: float) -> Array:
-        found = denoiser.denoise(context, futures, time)
-        return guided(found, settings.guidance)
+        prediction = denoiser.denoise(context, futures, time)
+        return guided(prediction, settings.guidance)
 
     def explore(futures: Array, time: float) -> Array:
         return guided(denoiser.denoise(context, futures, time), settings.reflection_guidance)
 
     def confidence_of(futures: Array) -> float:
-        return confidence(ego_poses(futures, spec, line), spec.future_dt_s, known).value
+        return confidence(ego_poses(futures, spec, line), spec.future_dt_s, safety_context).value
 
     present = present_states(inputs, spec)
     start = np.zeros((spec.futures, 1 + spec.future_steps, 4))
@@ -189,9 +194,9 @@ class Reflector:
             return step
         again = reflect(step, self.predict, self.explore, self.present)
         after = self.confidence_of(again.clean)
-        kept = after >= before
-        self.reflections.append(Reflection(number, before, after, kept))
-        return again if kept else step
+        accepted = after >= before
+        self.reflections.append(Reflection(number, before, after, accepted))
+        return again if accepted else step
 
 
 def reflect(step: StepResult, predict: Predict, explore: Predict, present: Array) -> StepResult:

@@ -16,13 +16,13 @@ Once HURRY_DEADLINE_SHARE of the deadline is used, no second iteration begins an
 and route candidates, in less than half the time.
 
 The plan that is driven now is continued where it is safe (`continue_last`), before anything is searched. A safe plan
-is replaced in one case: it ends beside its lane and does not lead back (`return_to_route`). A network may be lost: at
-walking pace 2 m beside the route, heading 70 degrees away from it, `reflectdrive2` creeps straight on, and without a
+is replaced in one case: it ends off its lane and does not lead back (`return_to_route`). A network may be lost: at
+walking pace 2 m off the route, heading 70 degrees away from it, `reflectdrive2` creeps straight on, and without a
 known edge of the road nothing in the check contradicts.
 
 No plan is evaluated twice, so the loop cannot cycle. It ends after `max_stalled_iterations` iterations without
-improvement; until then the waypoint before is tried. The result is the best plan found, including the input: its safety
-never decreases.
+improvement; until then the waypoint before is tried. The result is the best evaluated plan, the input included: its
+safety never decreases.
 """
 
 from __future__ import annotations
@@ -33,31 +33,29 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import RepairConfig
-from ..domain import Array, Plan
+from ..core import geometry, kinematics
+from ..core.config import RepairConfig
+from ..core.domain import Array, Plan
+from ..core.tokens import TokenLayout
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
-from ..tokens import TokenLayout
 from .assessment import Assessment, assess, evaluate, rank_as_planned
 from .planner import Network, PlannerContext, no_deadline
-from .postprocess.curvature import limit_curvature
-from .postprocess.route_limits import slow_points
-from .postprocess.speed_profile import drop_reversals
-from .postprocess.waypoints import POINT_DT_S, carried_points, postprocess, waypoint_poses
+from .postprocess.speed_profile import drop_reversals, slow_points
+from .postprocess.waypoints import POINT_DT_S, carried_points, limit_curvature, postprocess, waypoint_poses
 
-ANCHORS = 4  # token pairs that are kept per iteration
+ANCHORS = 4  # token pairs that are selected per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 
 CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
-BESIDE_M, BESIDE_SHARE = 1.0, 0.125  # a plan may end as far beside the route, and by this share of its length more
+END_OFFSET_M, END_OFFSET_SHARE = 1.0, 0.125  # a plan may end as far off the route, and by this share of its length more
 CREEPING_M = 8.0  # a longer plan is that of a network that knows where it is
 RETURN_SHARE = 0.7  # of the present distance, at most, is left at the end of a plan that leads back
-RETURN_MPS, RETURN_MPS2 = 3.0, 1.0  # speed and acceleration of the way back; a slower car is hardly steered
-FINE = 5  # steps per waypoint of the way back
+RETURN_MPS, RETURN_MPS2 = 3.0, 1.0  # speed and acceleration of the path back; a slower car is hardly steered
+FINE = 5  # steps per waypoint of the path back
 
 Redraft = Callable[[Array], Array]  # partly masked ids (M, T) int32 -> complete ids, in one step of the network
 PointsOf = Callable[[Array], Array]  # ids (M, T) -> post-processed points (M, P, 2) m
@@ -71,7 +69,7 @@ class RepairResult:
     points: Array  # (P, 2) m
     safe: bool
     iterations: int
-    seen: tuple[Array, ...]  # points (P, 2) of the input plan and of the plan after each iteration
+    visited: tuple[Array, ...]  # points (P, 2) of the input plan and of the plan after each iteration
     states: Array | None = None  # (41, 11) simulated states; None if the plan was not evaluated
 
 
@@ -82,7 +80,7 @@ def repair_plan(
     network: Network,
     context: Any,
     planner_context: PlannerContext,
-    known: SafetyContext,
+    safety_context: SafetyContext,
     states: Array | None = None,
     last: Plan | None = None,
 ) -> RepairResult:
@@ -95,9 +93,11 @@ def repair_plan(
     layout = network.layout
 
     def points_of(many: Array) -> Array:
-        kept = (many == ids).reshape(len(many), len(points), -1)[..., :2]
-        decoded = np.where(kept, points, layout.decode(many)[..., :2])
-        return postprocess(decoded, known.observation.ego, layout.waypoint_noise_m, known.road, known.limits)
+        is_unchanged = (many == ids).reshape(len(many), len(points), -1)[..., :2]
+        decoded = np.where(is_unchanged, points, layout.decode(many)[..., :2])
+        return postprocess(
+            decoded, safety_context.observation.ego, layout.waypoint_noise_m, safety_context.road, safety_context.limits
+        )
 
     def redraft(actions: Array) -> Array:
         return network.step(context, actions, layout.length, False)[0]
@@ -105,7 +105,7 @@ def repair_plan(
     return run_repair(
         ids,
         driven,
-        known,
+        safety_context,
         layout,
         points_of,
         redraft,
@@ -125,34 +125,36 @@ class RepairedPoints:
     iterations: int  # 0: the plan is safe as it is, or no candidate is better
 
 
-def repair_points(points: Array, known: SafetyContext, last: Plan | None = None) -> RepairedPoints:
+def repair_points(points: Array, safety_context: SafetyContext, last: Plan | None = None) -> RepairedPoints:
     """The part of the repair that needs no tokens, for a plan through points (P, 2): `last`, the plan that is driven
     now, braking and the route.
 
     The result is the best of the plan and these candidates: its safety never decreases.
     """
-    evaluation = evaluate(known, points[None])
+    evaluation = evaluate(safety_context, points[None])
     if evaluation.safe[0]:
-        back = return_to_route(points, known)
+        back = return_to_route(points, safety_context)
         return RepairedPoints(points, True, 0) if back is None else RepairedPoints(back.points[0], True, 1)
-    start = assess(known, evaluation)
+    start = assess(safety_context, evaluation)
     far_m = float(start.progress_m[0])
-    if (held := continue_last(last, known, len(points), far_m)) is not None:
-        return RepairedPoints(held.points[0], True, 1)
-    speed_mps = float(known.scene.motion[0])
+    if (continued := continue_last(last, safety_context, len(points), far_m)) is not None:
+        return RepairedPoints(continued.points[0], True, 1)
+    speed_mps = float(safety_context.scene.motion[0])
     candidates = [points[None], brake_along_plan(points, speed_mps)]
-    if known.route is not None:
-        candidates.append(slow_points(follow_route(points, known), known.limits, speed_mps, POINT_DT_S))
-    found = assess(known, evaluate(known, np.concatenate(candidates)), far_m)
-    best = found.best(float(start.limit_violation.max()))
-    safe = bool(found.safety.worst[best] >= SAFE)
-    return RepairedPoints(found.points[best], safe, int(best > 0))
+    if safety_context.route is not None:
+        candidates.append(
+            slow_points(follow_route(points, safety_context), safety_context.limits, speed_mps, POINT_DT_S)
+        )
+    assessment = assess(safety_context, evaluate(safety_context, np.concatenate(candidates)), far_m)
+    best = assessment.best(float(start.limit_violation.max()))
+    safe = bool(assessment.safety.worst[best] >= SAFE)
+    return RepairedPoints(assessment.points[best], safe, int(best > 0))
 
 
 def run_repair(
     ids: Array,
     driven: Array,
-    known: SafetyContext,
+    safety_context: SafetyContext,
     layout: TokenLayout,
     points_of: PointsOf,
     redraft: Redraft,
@@ -167,25 +169,29 @@ def run_repair(
     `last` is the plan that is driven now. If `continue_last` accepts it, its continuation is the result.
     """
     ids = np.asarray(ids, np.int32)
-    evaluation = evaluate(known, driven[None], states)
+    evaluation = evaluate(safety_context, driven[None], states)
     if evaluation.safe[0]:
-        returning = return_to_route(driven, known) if settings.iterations else None
+        returning = return_to_route(driven, safety_context) if settings.iterations else None
         if returning is not None:
-            return _without_tokens(returning, driven, known, layout)
+            return _without_tokens(returning, driven, safety_context, layout)
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
-    start = assess(known, evaluation)
+    start = assess(safety_context, evaluation)
     far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
-    held = continue_last(last, known, layout.points, far_m) if settings.iterations else None
-    if held is not None:
-        return _without_tokens(held, driven, known, layout)
+    continued = continue_last(last, safety_context, layout.points, far_m) if settings.iterations else None
+    if continued is not None:
+        return _without_tokens(continued, driven, safety_context, layout)
     tried = {ids.tobytes()}
     present, present_ids = start, ids
     best, best_ids = start, ids
-    seen = [start.points[0]]
+    visited = [start.points[0]]
     anchored = np.zeros(layout.points, bool)
     allowed_violation = float(start.limit_violation.max())
     back = iterations = improved_at = 0
-    routed = [] if known.route is None else [encode_points(follow_route(start.points[0], known), known, layout)]
+    routed = (
+        []
+        if safety_context.route is None
+        else [encode_points(follow_route(start.points[0], safety_context), safety_context, layout)]
+    )
     while iterations < settings.iterations and not present.sound.all():
         if iterations - improved_at >= settings.max_stalled_iterations or (
             iterations and deadline_used() > HURRY_DEADLINE_SHARE
@@ -195,76 +201,80 @@ def run_repair(
         wrong = present.safety.waypoints[0] < SAFE
         if not wrong.any():  # safe, but beyond the vehicle limits
             wrong = ~present.sound[0]
-        place = max(int(np.argmax(wrong)) - back, 0)
-        braked = brake_along_plan(present.points[0], float(known.scene.motion[0]))
-        candidates = [encode_points(braked, known, layout), *routed]
+        waypoint = max(int(np.argmax(wrong)) - back, 0)
+        braked = brake_along_plan(present.points[0], float(safety_context.scene.motion[0]))
+        candidates = [encode_points(braked, safety_context, layout), *routed]
         if deadline_used() <= HURRY_DEADLINE_SHARE:
-            moved = best_pairs(present_ids, place, tried, allowed_violation, known, layout, points_of, settings)
+            moved = best_pairs(
+                present_ids, waypoint, tried, allowed_violation, safety_context, layout, points_of, settings
+            )
             if len(moved) == 0:
-                if place == 0:
+                if waypoint == 0:
                     break  # all neighbours have been tried
                 back += 1
                 continue
-            candidates = [moved, redraft(mask_around(moved, place, anchored, layout)), *candidates]
+            candidates = [moved, redraft(mask_around(moved, waypoint, anchored, layout)), *candidates]
         options = drop_tried(np.concatenate(candidates), tried)
         if len(options) == 0:
             break
-        found = assess(known, evaluate(known, points_of(options)), far_m)
-        chosen = found.best(allowed_violation)
-        anchored[place] = True
-        back = 0 if found.key(chosen) > present.key(0) else back + 1
-        present, present_ids = found.one(chosen), options[chosen]
-        seen.append(present.points[0])
+        assessment = assess(safety_context, evaluate(safety_context, points_of(options)), far_m)
+        chosen = assessment.best(allowed_violation)
+        anchored[waypoint] = True
+        back = 0 if assessment.key(chosen) > present.key(0) else back + 1
+        present, present_ids = assessment.one(chosen), options[chosen]
+        visited.append(present.points[0])
         if present.key(0) > best.key(0):
             best, best_ids, improved_at = present, present_ids, iterations
     safe = bool(best.safety.worst[0] >= SAFE)
-    return RepairResult(best_ids, best.points[0], safe, iterations, tuple(seen), best.states[0])
+    return RepairResult(best_ids, best.points[0], safe, iterations, tuple(visited), best.states[0])
 
 
-def _without_tokens(found: Assessment, driven: Array, known: SafetyContext, layout: TokenLayout) -> RepairResult:
-    """The result of a repair of `driven` (P, 2) to one safe plan that no search of tokens found."""
-    ids = encode_points(found.points, known, layout)[0]
-    return RepairResult(ids, found.points[0], True, 1, (driven, found.points[0]), found.states[0])
+def _without_tokens(
+    assessment: Assessment, driven: Array, safety_context: SafetyContext, layout: TokenLayout
+) -> RepairResult:
+    """The result of a repair of `driven` (P, 2) to one safe plan that does not come from the token search."""
+    ids = encode_points(assessment.points, safety_context, layout)[0]
+    return RepairResult(ids, assessment.points[0], True, 1, (driven, assessment.points[0]), assessment.states[0])
 
 
 def best_pairs(
     ids: Array,
-    place: int,
+    waypoint: int,
     tried: set[bytes],
     allowed_violation: float,
-    known: SafetyContext,
+    safety_context: SafetyContext,
     layout: TokenLayout,
     points_of: PointsOf,
     settings: RepairConfig,
 ) -> Array:
     """Ids (M, T) of untried plans with the best pairs near a waypoint, best first; may be empty."""
-    _, near = neighbourhood(ids, place, layout, settings.delta)
+    _, near = neighbourhood(ids, waypoint, layout, settings.delta)
     near = near[[row.tobytes() not in tried for row in near]]
     if len(near) == 0:
         return near
-    ranked = near[rank_as_planned(known, points_of(near), allowed_violation)]
-    pairs, kept = ranked[:, layout.waypoint(place)], list[int]()
+    ranked = near[rank_as_planned(safety_context, points_of(near), allowed_violation)]
+    pairs, selected = ranked[:, layout.waypoint(waypoint)], list[int]()
     free = np.ones(len(ranked), bool)
-    while free.any() and len(kept) < ANCHORS:
-        kept.append(int(np.argmax(free)))
-        free &= np.abs(pairs - pairs[kept[-1]]).sum(axis=1) >= ANCHOR_SPACING * search_stride(layout.codebook)
-    return np.asarray(ranked[kept])
+    while free.any() and len(selected) < ANCHORS:
+        selected.append(int(np.argmax(free)))
+        free &= np.abs(pairs - pairs[selected[-1]]).sum(axis=1) >= ANCHOR_SPACING * search_stride(layout.codebook)
+    return np.asarray(ranked[selected])
 
 
-def encode_points(points: Array, known: SafetyContext, layout: TokenLayout) -> Array:
+def encode_points(points: Array, safety_context: SafetyContext, layout: TokenLayout) -> Array:
     """Ids (M, T) of plans through points (M, P, 2), with the headings of their paths if the layout has headings."""
-    return layout.encode(waypoint_poses(points, known.road)[..., : len(layout.axes)])
+    return layout.encode(waypoint_poses(points, safety_context.road)[..., : len(layout.axes)])
 
 
-def mask_around(plans: Array, place: int, anchored: Array, layout: TokenLayout) -> Array:
+def mask_around(plans: Array, waypoint: int, anchored: Array, layout: TokenLayout) -> Array:
     """Masked ids (2 M, T) of plans (M, T) to redraft around a waypoint: with the goal kept, then with the goal
     masked."""
     keep = anchored.copy()
-    keep[: max(place - 1, 0)] = True
-    keep[place] = True
+    keep[: max(waypoint - 1, 0)] = True
+    keep[waypoint] = True
     with_goal = keep.copy()
     with_goal[-1] = True
-    actions = [np.where(np.repeat(kept, len(layout.axes)), plans, layout.mask_id) for kept in (with_goal, keep)]
+    actions = [np.where(np.repeat(fixed, len(layout.axes)), plans, layout.mask_id) for fixed in (with_goal, keep)]
     return np.concatenate(actions).astype(np.int32)
 
 
@@ -276,53 +286,55 @@ def brake_along_plan(points: Array, speed_mps: float) -> Array:
     return np.stack([np.interp(reached, along, line[:, axis]) for axis in (0, 1)], axis=-1)
 
 
-def follow_route(points: Array, known: SafetyContext) -> Array:
+def follow_route(points: Array, safety_context: SafetyContext) -> Array:
     """(7, P, 2) points along the route, merging within MERGE_S, at the distances of the plan (P, 2) and braked."""
     along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
-    return _merge(np.concatenate([along[None, 1:], _brake_profiles(along, float(known.scene.motion[0]))]), known)
+    return _merge(
+        np.concatenate([along[None, 1:], _brake_profiles(along, float(safety_context.scene.motion[0]))]), safety_context
+    )
 
 
-def _merge(reached: Array, known: SafetyContext) -> Array:
-    """Points (.., P, 2) at distances (.., P) on the way to the route and along it."""
-    assert known.route is not None
-    (begins_m,), (aside_m,) = geometry.project(known.route, np.zeros((1, 2)))
-    poses = geometry.sample(known.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
-    left = np.clip(1.0 - reached / max(MERGE_S * float(known.scene.motion[0]), MERGE_M), 0.0, 1.0)
-    aside = aside_m * left**2 * (3.0 - 2.0 * left)
+def _merge(reached: Array, safety_context: SafetyContext) -> Array:
+    """Points (.., P, 2) at distances (.., P) on the path that merges into the route."""
+    assert safety_context.route is not None
+    (begins_m,), (lateral_m,) = geometry.project(safety_context.route, np.zeros((1, 2)))
+    poses = geometry.sample(safety_context.route, (begins_m + reached).ravel()).reshape(*reached.shape, 3)
+    left = np.clip(1.0 - reached / max(MERGE_S * float(safety_context.scene.motion[0]), MERGE_M), 0.0, 1.0)
+    offsets_m = lateral_m * left**2 * (3.0 - 2.0 * left)
     normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
-    return np.asarray(poses[..., :2] + aside[..., None] * normal)
+    return np.asarray(poses[..., :2] + offsets_m[..., None] * normal)
 
 
-def return_to_route(points: Array, known: SafetyContext) -> Assessment | None:
-    """The way back to the route from a plan through points (P, 2). None unless the plan is short, ends beside its lane
-    and does not lead back, and a way is safe and within the vehicle limits.
+def return_to_route(points: Array, safety_context: SafetyContext) -> Assessment | None:
+    """The path back to the route from a plan through points (P, 2). None unless the plan is short, ends off its lane
+    and does not lead back, and a path back is safe and within the vehicle limits.
 
-    The way has the distances of the plan. The controller hardly steers a creeping car: a second way accelerates to
-    RETURN_MPS, if traffic lights are known (the plan may be slow because of one that is not). The way whose simulation
-    ends nearer to the route is taken.
+    The path has the distances of the plan. The controller hardly steers a creeping car: a second path accelerates to
+    RETURN_MPS, if traffic lights are known (the plan may be slow because of one that is not). The path whose simulation
+    ends nearer to the route is selected.
 
     None also where the edge of the road is known, which the plan is checked against, or no agents are: what the plan
     avoids is then unknown here.
     """
-    if known.route is None or known.grid is not None or known.others is None:
+    if safety_context.route is None or safety_context.grid is not None or safety_context.others is None:
         return None
-    _, offsets = geometry.project(known.route, np.stack([np.zeros(2), points[-1]]))
+    _, offsets = geometry.project(safety_context.route, np.stack([np.zeros(2), points[-1]]))
     now_m, end_m = np.abs(offsets).tolist()
     along = geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))
     length_m = along[-1]
-    if length_m > CREEPING_M or end_m <= max(BESIDE_M + BESIDE_SHARE * length_m, RETURN_SHARE * now_m):
+    if length_m > CREEPING_M or end_m <= max(END_OFFSET_M + END_OFFSET_SHARE * length_m, RETURN_SHARE * now_m):
         return None
-    speed_mps = float(known.scene.motion[0])
+    speed_mps = float(safety_context.scene.motion[0])
     options = [along]
-    if speed_mps < RETURN_MPS and known.observation.traffic_lights is not None:
+    if speed_mps < RETURN_MPS and safety_context.observation.traffic_lights is not None:
         options.append(np.maximum(along, _return_distances(speed_mps, len(points))))
-    ways = slow_points(_pursue_route(np.stack(options), known), known.limits, speed_mps, POINT_DT_S)
-    found = assess(known, evaluate(known, ways))
-    sound = found.sound.all(axis=1)
+    paths = slow_points(_pursue_route(np.stack(options), safety_context), safety_context.limits, speed_mps, POINT_DT_S)
+    assessment = assess(safety_context, evaluate(safety_context, paths))
+    sound = assessment.sound.all(axis=1)
     if not sound.any():
         return None
-    _, left = geometry.project(known.route, found.states[:, -1, :2])
-    return found.one(int(np.argmin(np.where(sound, np.abs(left), np.inf))))
+    _, left = geometry.project(safety_context.route, assessment.states[:, -1, :2])
+    return assessment.one(int(np.argmin(np.where(sound, np.abs(left), np.inf))))
 
 
 def _return_distances(speed_mps: float, count: int) -> Array:
@@ -333,19 +345,19 @@ def _return_distances(speed_mps: float, count: int) -> Array:
     return np.asarray(speed_mps * times_s + RETURN_MPS2 * accelerated_s * (times_s - 0.5 * accelerated_s))
 
 
-def _pursue_route(along: Array, known: SafetyContext) -> Array:
+def _pursue_route(along: Array, safety_context: SafetyContext) -> Array:
     """(K, P, 2) points at distances `along` (K, P + 1), from 0 on, of a car that steers to the route from any
     heading."""
     count = along.shape[1]
     at = np.arange(1, FINE * (count - 1) + 1) / FINE
     fine = np.stack([np.interp(at, np.arange(count), row) for row in along])
-    path = _merge(fine, known)
+    path = _merge(fine, safety_context)
     steps = np.diff(path, axis=1, prepend=np.zeros((len(path), 1, 2)))
     poses = np.concatenate([path, np.arctan2(steps[..., 1], steps[..., 0])[..., None]], axis=-1)
     return np.asarray(limit_curvature(poses, fine)[:, FINE - 1 :: FINE, :2])
 
 
-def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: float) -> Assessment | None:
+def continue_last(last: Plan | None, safety_context: SafetyContext, count: int, far_m: float) -> Assessment | None:
     """The rest of the plan that is driven now, as `count` points, if it is not older than `engine.carry_max_s`, safe,
     within the vehicle limits, and makes at least CONTINUED_PROGRESS of the progress `far_m` of the unsafe plan.
 
@@ -353,17 +365,17 @@ def continue_last(last: Plan | None, known: SafetyContext, count: int, far_m: fl
     """
     if last is None:
         return None
-    age_ns = known.observation.stamp_ns - last.stamp_ns
-    if not 0 < age_ns <= known.config.engine.carry_max_s * 1e9:
+    age_ns = safety_context.observation.stamp_ns - last.stamp_ns
+    if not 0 < age_ns <= safety_context.config.engine.carry_max_s * 1e9:
         return None
-    points = carried_points(last, known.observation, count)
-    for place in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity
-        before = points[place - 2] if place > 1 else np.zeros(2)
-        points[place] = 2.0 * points[place - 1] - before
+    points = carried_points(last, safety_context.observation, count)
+    for index in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity
+        before = points[index - 2] if index > 1 else np.zeros(2)
+        points[index] = 2.0 * points[index - 1] - before
     points = drop_reversals(points)  # a car that has overrun its stop does not drive back
-    slowed = slow_points(points[None], known.limits, float(known.scene.motion[0]), POINT_DT_S)
-    found = assess(known, evaluate(known, slowed), far_m)
-    return found if found.sound.all() and found.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
+    slowed = slow_points(points[None], safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
+    assessment = assess(safety_context, evaluate(safety_context, slowed), far_m)
+    return assessment if assessment.sound.all() and assessment.progress_m[0] >= CONTINUED_PROGRESS * far_m else None
 
 
 def _brake_profiles(along: Array, speed_mps: float) -> Array:
@@ -375,9 +387,9 @@ def _brake_profiles(along: Array, speed_mps: float) -> Array:
 
 def drop_tried(options: Array, tried: set[bytes]) -> Array:
     """(M, T) options that have not been tried, which are added to `tried`; may be empty."""
-    options, kept = np.asarray(options, np.int32), list[int]()
-    for place, option in enumerate(options):
+    options, selected = np.asarray(options, np.int32), list[int]()
+    for index, option in enumerate(options):
         if option.tobytes() not in tried:
             tried.add(option.tobytes())
-            kept.append(place)
-    return np.asarray(options[kept])
+            selected.append(index)
+    return np.asarray(options[selected])

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import IdmConfig, VehicleConfig
-from ..domain import Agents, Array, Observation, Plan, Trajectory
+from ..core import geometry, kinematics
+from ..core.config import IdmConfig, VehicleConfig
+from ..core.domain import Agents, Array, Observation, Plan, Trajectory
 from .planner import PlannerContext, PlannerState, PlanningError
 
 PATH_STEP_M = 0.5
@@ -32,8 +32,8 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     poses = geometry.sample(path, distances)
     along = geometry.arc_lengths(path)
     poses[:, 2] = geometry.wrap(np.interp(distances, along, np.unwrap(path[:, 2])))  # no steps from point to point
-    made = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, config.output.dt_s))
-    return PlannerState(previous=made), made
+    new_plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, config.output.dt_s))
+    return PlannerState(previous=new_plan), new_plan
 
 
 def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, float]:
@@ -78,17 +78,17 @@ def follow(
     allowed = curve_speeds(path, along, idm.max_lateral_acceleration_mps2, observation.speed_limit_mps)
     lead_rear, lead_speed, in_path = others_on_path(path, observation.others, idm, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
-    beside = -0.5 * vehicle.length_m
+    rear_m = -0.5 * vehicle.length_m
     wall_m = route_left_m + (idm.min_gap_m if observation.route_ends else 0.0)  # the rear axle stops at the goal itself
     distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)
     distances = np.empty(steps)
     for k in range(steps):
         gap = lead_rear[:, k] - (distance + front_m)
-        # an agent whose rear is level with our rear axle is beside or behind us, not ahead
-        ahead = in_path[:, k] & (gap > beside)
+        # an agent whose rear is level with our rear axle is alongside or behind us, not ahead
+        ahead = in_path[:, k] & (gap > rear_m)
         soon = distance + SETTLE_S * speed  # the speed limit there applies now, because following it has the same lag
         desired = allowed[min(int(soon / PATH_STEP_M), len(allowed) - 1)]
-        wanted = kinematics.idm_acceleration(
+        acceleration_mps2 = kinematics.idm_acceleration(
             speed,
             desired,
             np.append(gap[ahead], wall_m - distance),  # the end of the route is a wall
@@ -99,7 +99,7 @@ def follow(
             min_gap_m=idm.min_gap_m,
         )
         # the driver model is lenient above its desired speed; a curve is not
-        slowest = min(float(wanted.min()), (desired - speed) / SETTLE_S if speed > desired else np.inf)
+        slowest = min(float(acceleration_mps2.min()), (desired - speed) / SETTLE_S if speed > desired else np.inf)
         acceleration = min(max(slowest, -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
         if speed + acceleration * dt_s < 0.0:  # stops within the interval
             distance -= 0.5 * speed**2 / acceleration
@@ -127,8 +127,8 @@ def curve_speeds(path: Array, along: Array, max_lateral_mps2: float, limit_mps: 
 def near_path(path: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
     """(A,) whether an agent (poses (A, T, 3)) ever comes close enough to the path for an exact test."""
     thinned = path[:: max(1, round(THINNED_M / PATH_STEP_M)), :2]
-    apart = np.hypot(*(poses[:, :, None, :2] - thinned).transpose(3, 0, 1, 2)).min(axis=(1, 2))
-    return np.asarray(apart < THINNED_M + 0.5 * np.hypot(*sizes.T) + vehicle.width_m)
+    distance_m = np.hypot(*(poses[:, :, None, :2] - thinned).transpose(3, 0, 1, 2)).min(axis=(1, 2))
+    return np.asarray(distance_m < THINNED_M + 0.5 * np.hypot(*sizes.T) + vehicle.width_m)
 
 
 def others_on_path(
@@ -159,7 +159,7 @@ def others_on_path(
     ]
     blocked = in_path[:, np.minimum((times_s / AGENT_STEP_S).round().astype(int), len(coarse) - 1)]
     rear, speeds = (table.reshape(len(poses), steps) for table in interpolated)
-    # The planner stops before the place where an agent will enter the path, some time in advance.
+    # The planner stops before the point where an agent will enter the path, some time in advance.
     notice = round(ANTICIPATION_S / dt_s)
     for row in np.flatnonzero(blocked.any(axis=1) & ~blocked[:, 0]):
         entry = int(np.argmax(blocked[row]))

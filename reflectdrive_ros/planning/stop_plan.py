@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import Config
-from ..domain import Agents, Array, EgoState, Observation, Plan
+from ..core import geometry, kinematics
+from ..core.config import Config
+from ..core.domain import Agents, Array, EgoState, Observation, Plan
 from ..scoring.safety import SafetyContext, first_safe
 
 
@@ -28,8 +28,8 @@ def stop_plan(
     distances = np.concatenate([kinematics.braking_distances(ego.speed_mps, each, times_s) for each in decelerations])
     poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
     choices = poses.reshape(len(decelerations), -1, 3)
-    known = SafetyContext(Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents), config)
-    return Plan(ego.stamp_ns, ego.map_from_ego, first_safe(choices, output.dt_s, known, lights))
+    safety_context = SafetyContext(Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents), config)
+    return Plan(ego.stamp_ns, ego.map_from_ego, first_safe(choices, output.dt_s, safety_context, lights))
 
 
 def along_path(path: Array, distances: Array) -> Array:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..files import resolve
+from ..infra.files import resolve
+from ..infra.storage import is_remote
 from ..ros.bag import SUFFIXES, BagError
-from ..storage import is_remote
 from .plan_measures import PLANS_FILE
 
 MAX_ENTRIES = 50_000  # files and folders that are searched for bags

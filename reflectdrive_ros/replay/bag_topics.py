@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import Config, override_dotted
+from ..core.config import Config, override_dotted
 from ..ros import topics
 from ..ros.bag import IMAGE_DOMAIN, BagError, BagReader
 from ..ros.topics import Topic

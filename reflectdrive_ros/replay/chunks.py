@@ -19,13 +19,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ..config import Config
-from ..domain import Array
+from ..core.config import Config
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
+from ..maps.lanelet_map import LaneletMap
 from ..planning import LEARNED
 from ..ros.bag import BagReader
-from ..ros.lanelet_map import LaneletMap
 from ..runtime.model_file import card_layout
-from ..tokens import TokenLayout
 from . import plan_measures
 from . import scores as replay_scores
 from .plan_measures import PlanMeasures

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from ..domain import Array
+from ..core.domain import Array
 
 CLUSTER_S = 10.0
 BAGS_MIN = 8  # from so many on, whole bags are the clusters

@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from .. import arguments
-from ..command import command, make_table, run_program
-from ..config import Config, override_dotted
+from ..core.config import Config, override_dotted
+from ..infra import arguments
+from ..infra.command import command, make_table, run_program
+from ..infra.provenance import write_numbers
 from ..planning import get_planner
-from ..provenance import write_numbers
 from . import engine
 from .validator import RAW_FORWARD_SHIFT, Margin, margins
 

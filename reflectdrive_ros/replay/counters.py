@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array, TokenTrace
+from ..core.domain import Array, TokenTrace
 from ..ros.inputs.channel import InputStatus, Level
 
 MESSAGES_MAX = 20  # reported per kind

@@ -20,11 +20,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from rich.console import Console
 
-from ..arguments import available_cores
-from ..config import Config
-from ..domain import Array
-from ..parallel import Workers
-from ..provenance import provenance
+from ..core.config import Config
+from ..core.domain import Array
+from ..core.messages import BadMessage
+from ..infra.arguments import available_cores
+from ..infra.parallel import Workers
+from ..infra.provenance import provenance
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
 from ..ros.inputs.channel import InputStatus, Level
@@ -260,7 +261,7 @@ def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) ->
             pose = convert.ego_state(message.message(), config.output.map_frame).map_from_ego
         except DamagedMessage:
             continue
-        except convert.BadMessage as fault:
+        except BadMessage as fault:
             raise BagError(f"--route driven: {fault}") from None
         if not kept or np.hypot(*(pose[:2] - kept[-1][:2])) >= 1.0:
             kept.append(pose)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..documents import read_arrays
-from ..domain import Array
-from ..errors import UserError
-from ..files import MEGABYTE
+from ..core.domain import Array
+from ..infra.documents import read_arrays
+from ..infra.errors import UserError
+from ..infra.files import MEGABYTE
 from .record import ReplayRecord
 
 TOLERANCES = {  # field: largest difference; the arithmetic of other processors differs in the last digits

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import pages
-from ..files import write_atomic
+from ..infra.files import write_atomic
 
 COLUMNS = (
     *("bag", "", "plans", "ADE m", "FDE m", "shift p95 / max m", "comfort %", "NC / DAC / PDMS %"),

@@ -22,15 +22,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import TaskID
 
-from ..config import Config
-from ..documents import read_json
-from ..errors import UserError, printable_name
-from ..files import part_folder, resolve, write_atomic
-from ..parallel import map_restartable
-from ..progress import ShownProgress
-from ..provenance import program_sha256, provenance
+from ..core.config import Config
+from ..infra.documents import read_json
+from ..infra.errors import UserError, printable_name
+from ..infra.files import part_folder, resolve, write_atomic
+from ..infra.parallel import map_restartable
+from ..infra.progress import ShownProgress
+from ..infra.provenance import program_sha256, provenance
+from ..infra.storage import is_remote, local_copy, upload
 from ..runtime import cli_args
-from ..storage import is_remote, local_copy, upload
 from . import engine, plan_measures
 from .bag_folders import find_bags, folder_names, is_bag
 from .engine import ReplayOptions

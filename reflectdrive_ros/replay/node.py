@@ -26,8 +26,8 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rich.console import Console
 from rosgraph_msgs.msg import Clock
 
-from ..config import Config
-from ..progress import ShownProgress
+from ..core.config import Config
+from ..infra.progress import ShownProgress
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.inputs.channel import InputStatus, Level

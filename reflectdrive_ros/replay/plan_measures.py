@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array, PlanSource, Verdict
-from ..errors import UserError
-from ..field_checks import check_array
-from ..files import MEGABYTE, atomic_file, read_limited
+from ..core.domain import Array, PlanSource, Verdict
+from ..core.field_checks import check_array
+from ..infra.errors import UserError
+from ..infra.files import MEGABYTE, atomic_file, read_limited
 
 PLANS_FILE = "plans.csv"
 SUMMARY_BYTES = 256 * MEGABYTE  # of a summary.json

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import Array, EgoState, PlanSource, StepKind, Verdict
-from ..field_checks import check_array
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array, EgoState, PlanSource, StepKind, Verdict
+from ..core.field_checks import check_array
 from ..planning.corrections import Correction
 from ..scoring import metrics
 from ..scoring.simulate import DT_S, HORIZON_S, STEPS, simulate

@@ -14,19 +14,19 @@ from typing import Any, NamedTuple, Protocol
 import cv2
 import numpy as np
 
-from ..config import Config, VehicleConfig
-from ..domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, TokenTrace, Verdict
+from ..core.config import Config, VehicleConfig
+from ..core.domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, TokenTrace, Verdict
+from ..core.messages import BadMessage
+from ..core.tokens import TokenLayout
+from ..maps.drivable_area import MapDrivableArea
+from ..maps.elevation import VehiclePlane
+from ..maps.lanelet_file import load_map
+from ..maps.lanelet_map import LaneletMap
+from ..maps.vector_map import VectorMap
 from ..planning.corrections import draft_and_corrections
 from ..ros import cdr, convert, image_decoding, rotations
 from ..ros.bag import BagReader, message_class
-from ..ros.convert import BadMessage
-from ..ros.elevation import VehiclePlane
 from ..ros.inputs.channel import InputStatus
-from ..ros.lanelet_file import load_map
-from ..ros.lanelet_map import LaneletMap
-from ..ros.map_drivable import MapDrivableArea
-from ..ros.vector_map import VectorMap
-from ..tokens import TokenLayout
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, Sighting
 

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 
 from .. import pages
-from ..domain import Array
+from ..core.domain import Array
 from ..planning.corrections import correction_rows
 from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpolate_driven_path, summary
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import Config
-from ..domain import Agents, Array, DrivableGrid
+from ..core import geometry, kinematics
+from ..core.config import Config
+from ..core.domain import Agents, Array, DrivableGrid
 from ..scoring import contacts, metrics
 from ..scoring.contacts import AgentTracks
 from ..scoring.scorer import Reference, Scene, score

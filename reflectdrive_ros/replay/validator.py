@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
 from .record import ReplayFrame
 
 POINT_SPACING_M = 1.0

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from ..errors import printable_name
+from ..infra.errors import printable_name
 
 
 def middleware_problem(environment: Mapping[str, str]) -> str:

@@ -24,9 +24,9 @@ from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLi
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from ..documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
-from ..errors import UserError
-from ..files import open_limited, shown
+from ..infra.documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
+from ..infra.errors import UserError
+from ..infra.files import open_limited, shown
 from . import topics
 from .mcap_salvage import salvage
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rosidl_parser import definition
 
-from .convert import BadMessage
+from ..core.messages import BadMessage
 from .topics import message_class
 
 PADDING_MAX = 7  # bytes after the last field: alignment; more belong to another type

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from ..domain import Array
+from ..core.domain import Array
 
 ENCAPSULATION = b"\0\1\0\0"  # plain CDR, little endian; alignment counts from its end
 

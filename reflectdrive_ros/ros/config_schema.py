@@ -1,4 +1,4 @@
-"""JSON schema and reference page of the settings, both generated from `config.py`.
+"""JSON schema and reference page of the settings, both generated from `core/config.py`.
 
     python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
     python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
@@ -14,7 +14,7 @@ import json
 import sys
 from typing import Any
 
-from ..config import MODEL_BACKENDS, UNKNOWN_LIGHT_POLICIES, Config, Setting, settings
+from ..core.config import MODEL_BACKENDS, UNKNOWN_LIGHT_POLICIES, Config, Setting, settings
 from ..planning import LEARNED, PLANNERS
 from .topics import OBJECT_TYPES, ROUTE_TYPES
 
@@ -34,7 +34,7 @@ CHOICES = {  # settings with a fixed set of strings
 PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}
 HEAD = """# Parameters
 
-Made from `reflectdrive_ros/config.py`; `python -m reflectdrive_ros.ros.config_schema page` prints it.
+Made from `reflectdrive_ros/core/config.py`; `python -m reflectdrive_ros.ros.config_schema page` prints it.
 Each is a key of the configuration file and a ROS parameter of the same name (`guard.max_speed_mps`). All are read-only
 while the node runs: change them and restart the node. Further parameters are `config_file`, `strict_start`, and ROS's
 `use_sim_time`.

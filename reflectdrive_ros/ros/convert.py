@@ -13,28 +13,17 @@ from typing import Any
 import cv2
 import numpy as np
 
-from .. import geometry, kinematics
-from ..domain import AgentKind, Agents, Array, DrivableGrid, EgoState
+from ..core import geometry, kinematics
+from ..core.domain import AgentKind, Agents, Array, DrivableGrid, EgoState
+from ..core.messages import BadMessage, require_frame
+from ..maps.elevation import VehiclePlane
 from ..scoring.drivable import REACH_M
 from . import rotations
-from .elevation import VehiclePlane
-
-
-class BadMessage(Exception):
-    """A message cannot be used; the text names the fault and what to do."""
 
 
 def stamp_ns(header: Any) -> int:
     """Nanoseconds of a std_msgs/Header, or of a message that has a stamp in place of one."""
     return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
-
-
-def require_frame(header: Any, frame: str, what: str) -> None:
-    if header.frame_id.lstrip("/") != frame:
-        raise BadMessage(
-            f"{what} is in frame '{header.frame_id}', expected '{frame}': publish it in that frame, or set "
-            "output.map_frame if everything is in the other"
-        )
 
 
 # Values beyond these limits come from failing sensors or estimators and are not passed to planners.

@@ -399,7 +399,6 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "ONNX Runtime … on …, … thread…",
         "TensorRT for RTX",
         "TensorRT … on …, …",
-        "TorchNetwork.with_layout got other tokens than the network's",
         "\\d+(?:\\.\\d+)?|\\w+",
         "\\s*(\\d+(?:\\.\\d+)?)\\s*(km/h|kmh|mph|)\\s*",
         "__ns:=/planning/reflectdrive",

@@ -18,7 +18,12 @@ from pathlib import Path
 from .diagnostic_advice import ADVICE, PARTS, STATUSES
 
 PACKAGE_FOLDER = Path(__file__).resolve().parents[1]
-NODE = ("ros", "planning", "scoring", "features", "runtime", "domain.py", "field_checks.py", "lanes.py")
+NODE = (
+    *("ros", "planning", "scoring", "features", "runtime"),
+    *(f"core/{name}.py" for name in ("domain", "field_checks", "lanes", "messages")),
+    *(f"maps/{name}.py" for name in ("drivable_area", "elevation", "lanelet_elements", "lanelet_file", "lanelet_map")),
+    *("maps/vector_map.py", "maps/vector_map_reader.py"),
+)
 ELSEWHERE = (  # of these, what says nothing in a running node: bags, pages, launch files, the start, the driving score
     *("ros/__init__.py", "ros/bag.py", "ros/config_schema.py", "ros/diagnostic_advice.py", "ros/launch_topics.py"),
     *("ros/diagnostic_sentences.py", "ros/mcap_salvage.py", "ros/sros2_policy.py", "ros/system_checks.py"),

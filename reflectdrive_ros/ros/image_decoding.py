@@ -13,9 +13,9 @@ from typing import Any
 import cv2
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.messages import BadMessage
 from . import raw_images
-from .convert import BadMessage
 
 AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}

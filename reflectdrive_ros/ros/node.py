@@ -30,13 +30,13 @@ from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humbl
 from rclpy.qos import QoSCompatibility, qos_check_compatible
 from rclpy.signals import SignalHandlerOptions
 
-from ..config import ConfigError
-from ..domain import StepReport
-from ..errors import Parser, printable, printable_line
+from ..core.config import ConfigError
+from ..core.domain import StepReport
+from ..infra.errors import Parser, printable, printable_line
+from ..infra.signals import end_with_parent
+from ..maps.elevation import RoadSurface
 from ..runtime.model_file import ModelFileError
-from ..stopping import end_with_parent
 from . import outputs, topics
-from .elevation import RoadSurface
 from .inputs.channel import InputStatus, Level
 from .params import declare_config, starts_strictly
 from .plan_publisher import PlanPublisher, qos_profile

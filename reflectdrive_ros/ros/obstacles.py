@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import AgentKind, Agents, Array, EgoState
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import AgentKind, Agents, Array, EgoState
+from ..core.messages import BadMessage
 from . import convert
-from .convert import BadMessage
 
 LOW_M, HIGH_M = 0.3, 2.5  # height over base_link of the points that are used
 RANGE_M = 60.0  # points further ahead, behind or aside are ignored

@@ -28,13 +28,13 @@ from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
 from std_msgs.msg import Header
 from visualization_msgs.msg import Marker, MarkerArray
 
-from .. import geometry, kinematics
-from ..config import Config
-from ..domain import Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
-from ..errors import printable_line
+from ..core import geometry, kinematics
+from ..core.config import Config
+from ..core.domain import Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
+from ..infra.errors import printable_line
+from ..maps.elevation import FLAT_GROUND, RoadSurface
 from . import rotations
 from .cdr_writer import CdrWriter
-from .elevation import FLAT_GROUND, RoadSurface
 from .inputs.channel import InputStatus
 from .inputs.control import Signal
 from .topics import NODE_NAME

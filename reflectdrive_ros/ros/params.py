@@ -21,8 +21,8 @@ from rclpy.exceptions import InvalidTopicNameException
 from rclpy.node import Node
 from rclpy.validate_topic_name import validate_topic_name
 
-from ..config import Config, ConfigError, Setting, load, override, override_dotted, settings
-from ..errors import printable_line
+from ..core.config import Config, ConfigError, Setting, load, override, override_dotted, settings
+from ..infra.errors import printable_line
 from .inputs.channel import InputStatus, Level
 
 ROS_OWN = ("use_sim_time", "start_type_description_service")  # declared by rclpy itself

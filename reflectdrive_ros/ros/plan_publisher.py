@@ -8,10 +8,10 @@ from typing import Any
 from rclpy.node import Node, PublisherEventCallbacks  # of qos_event in Humble
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-from ..config import Config
-from ..domain import Array, StepReport
+from ..core.config import Config
+from ..core.domain import Array, StepReport
+from ..maps.elevation import RoadSurface
 from . import outputs, topics
-from .elevation import RoadSurface
 from .inputs.control import Signal
 from .inputs.route import bend_ahead
 from .planning_core import PlanningStep

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import Config
-from ..domain import PlanSource, StepReport, Verdict
+from ..core.config import Config
+from ..core.domain import PlanSource, StepReport, Verdict
+from ..maps.elevation import RoadSurface
 from ..runtime.engine import Clock, Engine
-from .elevation import RoadSurface
 from .inputs.camera_rig import RigInput
 from .inputs.channel import NO_CLOCK, InputStatus, Level
 from .inputs.snapshot import Inputs, Snapshot

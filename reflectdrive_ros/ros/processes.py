@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rclpy.qos import QoSProfile
 
-from ..config import Config, as_yaml
-from ..stopping import Stopped, child_environment, defer_signals
+from ..core.config import Config, as_yaml
+from ..infra.signals import Stopped, child_environment, defer_signals
 from . import topics
 from .plan_publisher import qos_profile
 from .topics import NODE_NAME

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 
 
 class Encoding(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 
 try:
     from tf_transformations import quaternion_from_matrix as _quaternion_from_matrix

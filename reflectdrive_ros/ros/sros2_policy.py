@@ -14,7 +14,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from ..config import Config, ConfigError, load
+from ..core.config import Config, ConfigError, load
 from . import topics
 from .launch_topics import INPUTS
 

@@ -24,9 +24,9 @@ from enum import Enum
 from importlib import metadata
 from pathlib import Path
 
-from ..config import Config
-from ..errors import UserError
-from ..installing import import_advice, pip_extra
+from ..core.config import Config
+from ..infra.errors import UserError
+from ..infra.installing import import_advice, pip_extra
 from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml

@@ -16,7 +16,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
-from ..config import Config
+from ..core.config import Config
 
 NODE_NAME = "/planning/reflectdrive/reflectdrive"  # full name of the node, as the launch files start it by default
 

@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import arguments
-from ..config import Config, ConfigError, load, override_dotted
+from ..core.config import Config, ConfigError, load, override_dotted
+from ..infra import arguments
 from ..planning import LEARNED, decoding_config, get_planner
-from ..planning.planner import AnyNetwork, Network
-from ..recipe_config import DecodingConfig
+from ..planning.planner import AnyNetwork
 from .model_file import model_config, verified_sha256, weights_sha256
-from .network import load_network, random_network, token_network, worker_network
+from .network import random_network, worker_network
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -63,23 +62,13 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_settings_argument(parser)
 
 
-def network_of_weights(config: Config, decoding: DecodingConfig) -> Network:
-    """For benches whose rows decode differently: decoding is built into graphs. Raises ConfigError, ModelFileError."""
-    network = load_network(config.model, decoding) if config.model.file.endswith(".safetensors") else None
-    if network is None:
-        raise ConfigError(
-            "this bench needs a model's weights: give --model models/reflectdrive2_small/weights.safetensors"
-        )
-    return token_network(network, config.model.file, "this bench")
-
-
 def network_for(config: Config, planner: str, random_weights: bool) -> AnyNetwork | None:
     """The network of a learned planner, with random weights if requested: for worker processes.
 
     Raises ModelFileError.
     """
-    asked = replace(config, planner=planner)
-    return (random_network if random_weights else worker_network)(asked.model, decoding_config(asked))
+    planner_config = replace(config, planner=planner)
+    return (random_network if random_weights else worker_network)(planner_config.model, decoding_config(planner_config))
 
 
 def weights_of(config: Config, planners: Sequence[str]) -> str:
@@ -111,8 +100,8 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
             f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
         )
     for name in planners:
-        asked = replace(config, planner=name)
-        get_planner(asked)
+        planner_config = replace(config, planner=name)
+        get_planner(planner_config)
         if name in LEARNED:
-            verified_sha256(asked.model)
+            verified_sha256(planner_config.model)
     return config

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from ..config import DENOISER_PLANNERS, Config, ConfigError
-from ..domain import (
+from ..core.config import DENOISER_PLANNERS, Config, ConfigError
+from ..core.domain import (
     Agents,
     EgoState,
     Observation,
@@ -33,14 +33,14 @@ from ..domain import (
     StepReport,
     Verdict,
 )
+from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
-from ..kinematics import carry_forward, path_ahead
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
 from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
-from ..planning.postprocess import lateral_consistency
-from ..planning.postprocess.route_limits import slow_trajectory
+from ..planning.postprocess import comfort
+from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
@@ -92,7 +92,7 @@ class Engine:
         self._config = config
         self._clock = clock
         self._planner = planner
-        self._begun = clock()  # of the step
+        self._start_s = clock()  # of the step
         self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
         self._prefetcher: Prefetcher | None = None
         concurrent = prefetch_scenes and getattr(network, "concurrent", False)
@@ -117,9 +117,9 @@ class Engine:
 
     def step(self, observation: Observation) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage."""
-        begun = self._begun = self._clock()
-        known = SafetyContext(observation, self._config)  # builds its parts on first use
-        stop = self._stop(observation.ego, observation.others, known)
+        start_s = self._start_s = self._clock()
+        safety_context = SafetyContext(observation, self._config)  # builds its parts on first use
+        stop = self._stop(observation.ego, observation.others, safety_context)
         planning = self._clock()
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
@@ -127,13 +127,13 @@ class Engine:
             self._off_route = off_route_reason(observation.route, self._config.route, was_off=bool(self._off_route))
             if self._off_route:
                 raise PlanningError(self._off_route)
-            state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=known))
+            state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=safety_context))
             if isinstance(state.memory, StepNotes):
                 full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
-            plan = slow_to_limits(plan, known)
+            plan = slow_to_limits(plan, safety_context)
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
-            judgement = guard.check(plan, known, 1e3 * (judging + ahead_s - begun))
+            judgement = guard.check(plan, safety_context, 1e3 * (judging + ahead_s - start_s))
         except PlanningError as fault:
             state, judging = self._state, self._clock()
             judgement = guard.Judgement(Verdict.INFEASIBLE, str(fault))
@@ -145,23 +145,23 @@ class Engine:
         sound = judgement.verdict in (Verdict.OK, Verdict.LATE)
         self._state = state if sound else PlannerState()
         if sound and plan is not None:
-            plan, jump = self._limit_lateral_shift(plan, known)
+            plan, jump = self._limit_lateral_shift(plan, safety_context)
             notes += (jump,) if jump else ()
         if judgement.verdict is Verdict.OK and plan is not None:
             sent, source = plan, PlanSource.PLANNER
-        elif not self._off_route and (carried := self._carried_plan(known)) is not None:
+        elif not self._off_route and (carried := self._carried_plan(safety_context)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
         if sound:
             self._last_good = plan
-        sent = self._with_safety_check(sent, known)
+        sent = self._with_safety_check(sent, safety_context)
         done = self._clock()
         timings = {
-            "stop": 1e3 * (planning - begun),
+            "stop": 1e3 * (planning - start_s),
             "plan": 1e3 * (judging + ahead_s - planning),
             "guard": 1e3 * (done - judging),
-            "total": 1e3 * (done + ahead_s - begun),
+            "total": 1e3 * (done + ahead_s - start_s),
         }
         step = None if plan is None else plan.step
         return StepReport(
@@ -173,17 +173,17 @@ class Engine:
             step,
             full_step_reason,
             notes,
-            self._factors(sent, known),
+            self._factors(sent, safety_context),
         )
 
     def _deadline_used(self) -> float:
-        return 1e3 * (self._clock() - self._begun) / self._config.engine.deadline_ms
+        return 1e3 * (self._clock() - self._start_s) / self._config.engine.deadline_ms
 
     def stop(self, ego: EgoState, agents: Agents | None, reason: str) -> StepReport:
         """The plan when there is no usable observation: brake along the last good path, with the reason."""
-        begun = self._clock()
+        start_s = self._clock()
         plan = self._stop(ego, agents)
-        took = 1e3 * (self._clock() - begun)
+        took = 1e3 * (self._clock() - start_s)
         return StepReport(plan, Verdict.INFEASIBLE, PlanSource.STOP, reason, {"stop": took, "total": took})
 
     def _recent_plan(self, stamp_ns: int) -> Plan | None:
@@ -193,9 +193,9 @@ class Engine:
             return None
         return last
 
-    def _carried_plan(self, known: SafetyContext) -> Plan | None:
+    def _carried_plan(self, safety_context: SafetyContext) -> Plan | None:
         """The last good plan in the present ego frame, if it is young enough and still passes the guard."""
-        observation = known.observation
+        observation = safety_context.observation
         last = self._recent_plan(observation.stamp_ns)
         if last is None:
             return None
@@ -203,70 +203,72 @@ class Engine:
             left = carry_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
             if left is None:
                 return None
-            plan = slow_to_limits(Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step), known)
-            return plan if guard.check(plan, known, 0.0).verdict is Verdict.OK else None
+            plan = slow_to_limits(
+                Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step), safety_context
+            )
+            return plan if guard.check(plan, safety_context, 0.0).verdict is Verdict.OK else None
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
             return None
 
-    def _limit_lateral_shift(self, plan: Plan, known: SafetyContext) -> tuple[Plan, str]:
+    def _limit_lateral_shift(self, plan: Plan, safety_context: SafetyContext) -> tuple[Plan, str]:
         """The plan with its lateral shift from the last one limited, or the reason why it is unchanged: safety or
         feasibility.
 
         The planner continues from its own plan.
         """
-        last, limit_m = self._recent_plan(known.observation.stamp_ns), self._config.engine.max_lateral_shift_m
+        last, limit_m = self._recent_plan(safety_context.observation.stamp_ns), self._config.engine.max_lateral_shift_m
         if last is None or limit_m <= 0.0:
             return plan, ""
         try:
-            held = lateral_consistency.limit_lateral_shift(plan, last, limit_m)
-            if held is plan:
+            limited = comfort.limit_lateral_shift(plan, last, limit_m)
+            if limited is plan:
                 return plan, ""
-            needs = guard.check(held, known, 0.0).reason
+            needs = guard.check(limited, safety_context, 0.0).reason
             if not needs:
-                its = safety_check(held, known, 0 if plan.check is None else plan.check.repairs)
-                needs = safety_loss(plan.check or safety_check(plan, known), its)
-                held = replace(held, check=its)
-            return (plan, f"the lateral shift is not limited: with the limit {needs}") if needs else (held, "")
+                its = safety_check(limited, safety_context, 0 if plan.check is None else plan.check.repairs)
+                needs = safety_loss(plan.check or safety_check(plan, safety_context), its)
+                limited = replace(limited, check=its)
+            return (plan, f"the lateral shift is not limited: with the limit {needs}") if needs else (limited, "")
         except Exception:  # an error of this limit must not prevent the plan
             log.exception("the lateral shift could not be limited")
             return plan, ""
 
-    def _with_safety_check(self, plan: Plan, known: SafetyContext) -> Plan:
+    def _with_safety_check(self, plan: Plan, safety_context: SafetyContext) -> Plan:
         """The plan with its safety check, unless the planner has added one."""
         if plan.check is not None:
             return plan
         try:
-            return replace(plan, check=safety_check(plan, known))
+            return replace(plan, check=safety_check(plan, safety_context))
         except Exception:  # a failed check for the diagnostics must not prevent a plan
             log.exception("the plan could not be checked")
             return plan
 
-    def _factors(self, plan: Plan, known: SafetyContext) -> tuple[PlanningFactor, ...]:
+    def _factors(self, plan: Plan, safety_context: SafetyContext) -> tuple[PlanningFactor, ...]:
         """Where the plan is slow or stops, the nearest first."""
         try:
-            return planning_factors(plan.trajectory, known)
+            return planning_factors(plan.trajectory, safety_context)
         except Exception:  # what is shown to people must not prevent a plan
             log.exception("the planning factors could not be computed")
             return ()
 
-    def _stop(self, ego: EgoState, agents: Agents | None, known: SafetyContext | None = None) -> Plan:
+    def _stop(self, ego: EgoState, agents: Agents | None, safety_context: SafetyContext | None = None) -> Plan:
         try:
             last = self._recent_plan(ego.stamp_ns)
             path = None if last is None else path_ahead(last, ego.map_from_ego, self._config.guard.max_start_gap_m)
-            return stop_plan(ego, agents, path, self._config, known)
+            return stop_plan(ego, agents, path, self._config, safety_context)
         except Exception:  # unusable agents or paths must not prevent the stop plan
             log.exception("the stop plan was computed without agents and path")
             return stop_plan(ego, None, None, self._config)
 
 
-def slow_to_limits(plan: Plan, known: SafetyContext) -> Plan:
+def slow_to_limits(plan: Plan, safety_context: SafetyContext) -> Plan:
     """The plan, slowed where it is faster than traffic lights, limits and the end of the route allow."""
-    slowed = slow_trajectory(plan.trajectory, known.limits, known.observation.ego.speed_mps)
+    slowed = slow_trajectory(plan.trajectory, safety_context.limits, safety_context.observation.ego.speed_mps)
     if slowed is plan.trajectory:
         return plan
     plan = replace(plan, trajectory=slowed)
-    return plan if plan.check is None else replace(plan, check=safety_check(plan, known, plan.check.repairs))
+    return plan if plan.check is None else replace(plan, check=safety_check(plan, safety_context, plan.check.repairs))
 
 
 def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
@@ -278,9 +280,9 @@ def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
     return ""
 
 
-def is_closer(found_m: float | None, own_m: float | None) -> bool:
+def is_closer(gap_m: float | None, own_m: float | None) -> bool:
     """Whether a gap is smaller than the planner's own and below the sufficient clearance."""
-    return found_m is not None and own_m is not None and found_m < min(own_m, WIDE_GAP_M)
+    return gap_m is not None and own_m is not None and gap_m < min(own_m, WIDE_GAP_M)
 
 
 def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
@@ -310,7 +312,7 @@ def network_domain_note(config: Config) -> str:
 
 
 def takes_black_images(network: AnyNetwork | None) -> bool:
-    """Whether a network was trained with black images in place of missing cameras."""
+    """Whether a network was trained with black images for missing cameras."""
     return network is not None and "camera_dropout" in network.capabilities
 
 
@@ -323,13 +325,13 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
     """Raises ConfigError if the network is of another kind than the configured planner uses, if it lacks a capability
     that the planner needs, or if the configured cameras are not those of the network.
     """
-    wanted = network_kind_of(config.planner)
-    if network is not None and network.kind != wanted:
+    needed_kind = network_kind_of(config.planner)
+    if network is not None and network.kind != needed_kind:
         raise ConfigError(
-            f"planner {config.planner} needs a network of kind {wanted}, but {config.model.file} is of kind "
+            f"planner {config.planner} needs a network of kind {needed_kind}, but {config.model.file} is of kind "
             f"{network.kind}: set model.file to another, or choose another planner"
         )
-    if wanted == "denoiser":
+    if needed_kind == "denoiser":
         return
     cameras = config.cameras
     if not cameras.required:
@@ -342,10 +344,12 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
             f"{', '.join(sorted(network.capabilities))}: set model.file to a network that has it, or choose another "
             "planner"
         )
-    count, wanted_count = len(cameras.names), network.inputs.cameras
+    count, network_count = len(cameras.names), network.inputs.cameras
     chosen = bool(network.inputs.rig) and cameras.reproject  # of more cameras, those that cover the network's
-    if (count < wanted_count and not (chosen and takes_black_images(network))) or (count > wanted_count and not chosen):
+    if (count < network_count and not (chosen and takes_black_images(network))) or (
+        count > network_count and not chosen
+    ):
         raise ConfigError(
-            f"cameras.names has {count} cameras, but {config.model.file} uses {wanted_count}: give a model for these "
+            f"cameras.names has {count} cameras, but {config.model.file} uses {network_count}: give a model for these "
             "cameras, or set cameras.names"
         )

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 
 CAPACITY = 16  # parts; at 20 Hz the older instant, 0.5 s ago, was the newest one ten steps ago
 

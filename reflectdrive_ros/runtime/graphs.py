@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
 from ..features.cameras import Camera
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.card import FORMER_TENSORS, GraphCard, GraphError
@@ -18,7 +18,7 @@ from .feature_cache import FeatureCache
 
 @dataclass(frozen=True)
 class GoalChoice:
-    """How many goals a planner asks for, and how far they are apart at least."""
+    """How many goals a planner requests, and their least spacing."""
 
     count: int
     spacing_m: float
@@ -104,13 +104,13 @@ def file_names(tensors: Iterable[str]) -> dict[str, str]:
     return {FORMER_TENSORS.get(name, name): name for name in tensors}
 
 
-def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str, TensorSpec]) -> None:
+def check_feeds(graph: str, takes: Mapping[str, TensorSpec], provided: Mapping[str, TensorSpec]) -> None:
     """Raises PlanningError naming the first tensor that is missing, not taken, or of another kind."""
-    for name in (*takes, *given):
-        if name not in given or name not in takes:
+    for name in (*takes, *provided):
+        if name not in provided or name not in takes:
             problem = "was not given" if name in takes else "is not among its inputs"
             raise PlanningError(f"graph {graph}: tensor {name} {problem}")
-        (kind, shape), (has_kind, has) = takes[name], given[name]
+        (kind, shape), (has_kind, has) = takes[name], provided[name]
         if kind != has_kind or not _fits(has, shape):
             raise PlanningError(
                 f"graph {graph}: tensor {name} is {has_kind} {tuple(has)}, expected {kind} {_format_shape(shape)}"
@@ -118,20 +118,21 @@ def check_feeds(graph: str, takes: Mapping[str, TensorSpec], given: Mapping[str,
 
 
 def run_batched(
-    call: Callable[..., StepOutput], actions: Array, count: int | None, beside: Array | None = None
+    call: Callable[..., StepOutput], actions: Array, count: int | None, sequence_rows: Array | None = None
 ) -> StepOutput:
     """Applies `call` to action sequences (M, T), in as many calls as a step of `count` sequences requires; None: any
     number.
 
-    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and the rows (count, N) of `beside`
-    (M, N), if there are any; it returns (ids, confidence) of each of them. Sequences do not depend on each other, so
-    that any split gives the same result. A repair redrafts more sequences than there are goals.
+    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and the rows (count, N) of
+    `sequence_rows` (M, N), if there are any; it returns (ids, confidence) of each of them. Sequences
+    do not depend on each other, so that any split gives the same result. A repair redrafts more
+    sequences than there are goals.
     """
     done = []
     for at in range(0, len(actions), count or len(actions)):
         batch = actions[at : at + count] if count else actions
         rows = np.append(np.arange(len(batch)), np.zeros((count or len(batch)) - len(batch), int))
-        more = [] if beside is None else [beside[at : at + len(batch)][rows]]
+        more = [] if sequence_rows is None else [sequence_rows[at : at + len(batch)][rows]]
         written, confidence = call(batch[rows][None].astype(np.int64), *more)
         done.append((written[: len(batch)].astype(np.int32), confidence[: len(batch)]))
     return concat_outputs(done)

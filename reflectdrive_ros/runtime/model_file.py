@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..config import ModelConfig
-from ..documents import (
+from ..core.config import ModelConfig
+from ..core.tokens import TokenLayout
+from ..infra.documents import (
     SHA256,
     DocumentError,
     anything,
@@ -25,12 +26,11 @@ from ..documents import (
     text,
     whole,
 )
-from ..errors import UserError
-from ..files import MODEL_BYTES, sha256_of, shown
+from ..infra.errors import UserError
+from ..infra.files import MODEL_BYTES, sha256_of, shown
 from ..model.card import CAPABILITIES, KINDS, token_layout, upgrade_config, upgrade_model
-from ..tokens import TokenLayout
 
-CARD = "card.json"  # beside the weights: their description, with their hash
+CARD = "card.json"  # next to the weights: their description, with their hash
 FIELDS = {
     "file": maybe(text()),
     "sha256": maybe(SHA256),
@@ -49,11 +49,11 @@ class ModelFileError(UserError):
 def resolve_path(file: str) -> Path:
     """Path of a model file: a relative name is searched in the working directory, the checkout and the share folder.
 
-    `config.load` has searched beside the configuration file before.
+    `config.load` has searched next to the configuration file before.
     """
     path = Path(file)
     # os.path returns False for names for which Path.is_file raises
-    return next((place / path for place in (Path(), *_model_roots()) if os.path.isfile(place / path)), path)
+    return next((folder / path for folder in (Path(), *_model_roots()) if os.path.isfile(folder / path)), path)
 
 
 def _model_roots() -> Iterator[Path]:
@@ -78,7 +78,7 @@ def verified_sha256(model: ModelConfig) -> str:
 
 
 def model_config(file: str, sha256: str | None) -> ModelConfig:
-    """The model of a command line: its hash as given or, for weights, from the card beside them.
+    """The model of a command line: its hash as given or, for weights, from the card next to them.
 
     A card of exported graphs is itself the model file. Raises ModelFileError without a hash.
     """
@@ -105,23 +105,23 @@ def read_card(path: Path) -> dict[str, Any]:
 
     Raises ModelFileError for a card that cannot be read.
     """
-    place = path.parent / CARD
+    card_path = path.parent / CARD
     try:
-        card = read_json(place)
-        if path != place and isinstance(card, dict) and card.get("file") not in (None, path.name):
+        card = read_json(card_path)
+        if path != card_path and isinstance(card, dict) and card.get("file") not in (None, path.name):
             return {}
         check_fields(card, FIELDS)
     except FileNotFoundError:
         return {}
     except OSError as fault:
-        raise ModelFileError(f"{shown(place)} cannot be read: {fault.strerror}") from None
+        raise ModelFileError(f"{shown(card_path)} cannot be read: {fault.strerror}") from None
     except DocumentError as fault:
-        raise ModelFileError(f"{shown(place)} {fault}: give the hash with --sha256, or remove it") from None
+        raise ModelFileError(f"{shown(card_path)} {fault}: give the hash with --sha256, or remove it") from None
     return dict(card)
 
 
 def check_card(path: Path, config: Any) -> None:
-    """Raises ModelFileError if the card beside weights gives another size or configuration than the file.
+    """Raises ModelFileError if the card next to weights gives another size or configuration than the file.
 
     config: of the network in the file, a dataclass. A former card lacks some of its entries.
     """

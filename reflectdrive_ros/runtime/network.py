@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..config import ModelConfig
-from ..domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
+from ..core.config import ModelConfig
+from ..core.domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
+from ..core.lanes import LANE_POINTS
+from ..core.recipe_config import DecodingConfig
+from ..core.tokens import decoding_rounds
+from ..core.vector_spec import VectorSpec
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
-from ..installing import pip_extra
-from ..lanes import LANE_POINTS
+from ..infra.installing import pip_extra
 from ..planning import ReflectDriveDecoding
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
 from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
-from ..recipe_config import DecodingConfig
-from ..tokens import decoding_rounds
-from ..vector_spec import VectorSpec
 from .graphs import GoalChoice
 from .model_file import ModelFileError, check_card, network_kind, read_card, resolve_path, verified_sha256
 from .trt.cuda_device import has_driver
@@ -51,6 +51,7 @@ INSTALL_COMMANDS = {  # of the backends
     "random weights": pip_extra("train"),
 }
 RANDOM_SEED = 0  # of `random_network`
+NETWORKS_MAX = 16  # that a worker keeps loaded: as many as a table may compare
 SELF_CHECK_STEPS = 10  # of the sampler
 GOLDEN_TOLERANCE = 0.05  # between backends and machines; another wiring of the inputs is far off
 
@@ -99,8 +100,8 @@ DescribedNetwork = DescribedTokenNetwork | DescribedDenoiser
 def token_network(network: AnyNetwork | None, file: str, user: str) -> Network:
     """The network of a model file, for `user` of token networks. Raises ModelFileError for another kind, or none."""
     if network is None or network.kind == "denoiser":
-        found = "is not set" if network is None else "holds a denoiser"
-        raise ModelFileError(f"{user} needs a network of kind token, but model.file {file} {found}: give such a file")
+        problem = "is not set" if network is None else "holds a denoiser"
+        raise ModelFileError(f"{user} needs a network of kind token, but model.file {file} {problem}: give such a file")
     return network
 
 
@@ -116,13 +117,13 @@ def _load_on(backend: str, path: Path, model: ModelConfig, decoding: DecodingCon
         ) from None
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=NETWORKS_MAX)
 def worker_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork | None:
     """`load_network` for one of several processes that share the cores, loaded once in each."""
     return load_network(replace(model, threads=1), decoding)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=NETWORKS_MAX)
 def random_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork:
     """The configured model's network with random weights from a fixed seed, as at the start of training.
 
@@ -175,7 +176,7 @@ def _torch_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> 
 
 def _torch_denoiser(path: Path, model: ModelConfig) -> DescribedDenoiser:
     from ..model.checkpoint import CheckpointError
-    from ..model.curve import checkpoint
+    from ..model.denoiser import checkpoint
     from .torch_backend import resolve_device
     from .torch_denoiser import TorchDenoiser
 
@@ -191,7 +192,7 @@ def _torch_denoiser(path: Path, model: ModelConfig) -> DescribedDenoiser:
 
 
 def _capabilities(path: Path) -> list[str]:
-    """As the card beside the weights, or that of the graphs, says."""
+    """As the card next to the weights, or that of the graphs, says."""
     card = read_card(path)
     return list(card.get("model", card).get("capabilities") or [])
 
@@ -199,7 +200,7 @@ def _capabilities(path: Path) -> list[str]:
 def _random_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     _let_threads_sleep()
     from ..model.checkpoint import CheckpointError, random_net
-    from ..model.curve import checkpoint
+    from ..model.denoiser import checkpoint
     from .torch_backend import TorchNetwork, resolve_device
     from .torch_denoiser import TorchDenoiser
 
@@ -289,16 +290,16 @@ def _graphs(path: Path, decoding: DecodingConfig, unsupported: frozenset[str] = 
             f"reflectdrive.guidance is set, but the graphs of {path} lack the capability guidance{on_backend}: set it "
             "to 0, export the graphs with --guidance for onnxruntime, or set model.file to the weights (.safetensors)"
         )
-    most, apart_m = card.max_goals or built_in["goals"], built_in["goal_spacing_m"]
+    most, spacing_m = card.max_goals or built_in["goals"], built_in["goal_spacing_m"]
     if card.max_goals is not None or isinstance(decoding, ReflectDriveDecoding):
         if decoding.goals > most:
             raise GraphError(
                 f"{decoding.goals} goals are set, but the graphs of {path} give at most {most}: set fewer, or export "
                 f"them again with decoding.goals={decoding.goals}"
             )
-        if card.max_goals is None and decoding.goal_spacing_m > apart_m:
+        if card.max_goals is None and decoding.goal_spacing_m > spacing_m:
             raise GraphError(
-                f"goals are to be {decoding.goal_spacing_m} m apart, but the graphs of {path} have {apart_m} m built "
+                f"goals are to be {decoding.goal_spacing_m} m apart, but the graphs of {path} have {spacing_m} m built "
                 "in: set at most that, or export them again"
             )
         del built_in["goals"], built_in["goal_spacing_m"]
@@ -329,18 +330,18 @@ def self_check(network: AnyNetwork, path: Path) -> None:
     It also warms the backend up, so that the first step on the road is as fast as the others. Raises ModelFileError.
     """
     expected = read_card(path).get("golden") or {}
-    if not expected and path.suffix == ".json":  # graphs are not compared with the network that they were made from
+    if not expected and path.suffix == ".json":  # graphs are not compared with the network that they were exported from
         raise ModelFileError(f"the card {path} has no golden, with which its graphs are checked: export them again")
     try:
-        found, faults = _run_self_check(network)
+        figures, faults = _run_self_check(network)
     except Exception as fault:  # a graph that differs from its card fails in the runtime, with various types
         reason = " ".join(str(fault).split())[:300]
         raise ModelFileError(f"model file {path} fails its self-check: {reason}; do not drive with it") from None
     for name, value in expected.items():
-        if name not in found:
+        if name not in figures:
             faults.append(f"its card gives {name}, which such a network does not have")
-        elif not abs(found[name] - value) <= GOLDEN_TOLERANCE:
-            faults.append(f"its {name} is {found[name]:.3f}, its card has {value}")
+        elif not abs(figures[name] - value) <= GOLDEN_TOLERANCE:
+            faults.append(f"its {name} is {figures[name]:.3f}, its card has {value}")
     if faults:
         raise ModelFileError(f"model file {path} fails its self-check: {faults[0]}; do not drive with it")
 
@@ -363,17 +364,17 @@ def _check_denoiser(network: Denoiser) -> tuple[dict[str, float], list[str]]:
     context = network.encode(inputs, False)
     clean = sample(lambda futures, time: network.denoise(context, futures, time)[0], start, present, SELF_CHECK_STEPS)
     x_m, y_m = in_metres(clean, spec)[0, -1, :2].tolist()
-    found, faults = {"ego_x_m": x_m, "ego_y_m": y_m}, []
+    figures, faults = {"ego_x_m": x_m, "ego_y_m": y_m}, []
     if not np.isfinite(clean).all():
         faults.append("its futures are not finite")
     elif "guidance" in network.capabilities:
         alone = network.denoise(network.encode(inputs, False), clean, 1.0)
-        beside = network.denoise(network.encode(inputs, True), clean, 1.0)
-        if beside.shape != (2, *alone.shape[1:]) or not np.isfinite(beside).all():
+        conditioned = network.denoise(network.encode(inputs, True), clean, 1.0)
+        if conditioned.shape != (2, *alone.shape[1:]) or not np.isfinite(conditioned).all():
             faults.append("its prediction without conditions is not finite")
-        elif not np.abs(beside[0] - alone[0]).max() <= GOLDEN_TOLERANCE:
-            faults.append("it predicts otherwise beside its prediction without conditions")
-    return found, faults
+        elif not np.abs(conditioned[0] - alone[0]).max() <= GOLDEN_TOLERANCE:
+            faults.append("its prediction differs in a batch with the unconditional one")
+    return figures, faults
 
 
 def _check_token_network(network: Network) -> tuple[dict[str, float], list[str]]:
@@ -385,15 +386,15 @@ def _check_token_network(network: Network) -> tuple[dict[str, float], list[str]]
     layout, edits = network.layout, "edit" in network.capabilities
     goal = list(layout.goal)
     inputs = synthetic_inputs(network)
-    known = prefill_sequences(network, inputs)
-    goals = known.actions[:, goal]
+    prefilled = prefill_sequences(network, inputs)
+    goals = prefilled.actions[:, goal]
     *drafts, last = decoding_rounds(len(layout.free), 3, 1 if edits else 0)
-    before, _ = run_rounds(partial(network.step, known.context), known.actions, drafts)
-    actions, confidence = network.step(known.context, before, *last)
+    before, _ = run_rounds(partial(network.step, prefilled.context), prefilled.actions, drafts)
+    actions, confidence = network.step(prefilled.context, before, *last)
     # a lite frame encodes the scene by another call: repeat the last step after it
     _, again = network.step(network.prefill(inputs), before, *last)
     faults = []
-    if not np.isfinite(known.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
+    if not np.isfinite(prefilled.goal_log_probs).all() or not ((confidence >= 0) & (confidence <= 1 + 1e-5)).all():
         faults.append("its probabilities are not between 0 and 1")
     elif ((actions < 0) | (actions >= layout.mask_id)).any():
         faults.append("tokens stay masked")
@@ -402,7 +403,7 @@ def _check_token_network(network: Network) -> tuple[dict[str, float], list[str]]
     elif not abs(np.log(again / confidence).mean()) <= GOLDEN_TOLERANCE:
         faults.append("it reads a scene otherwise when it has its goal")
     if layout.goal:
-        return {"goal_log_prob": float(known.goal_log_probs[0])}, faults
+        return {"goal_log_prob": float(prefilled.goal_log_probs[0])}, faults
     return {"confidence": float(confidence.mean())}, faults
 
 
@@ -426,13 +427,13 @@ def synthetic_inputs(network: Network) -> ModelInputs:
 
 
 def synthetic_vectors(spec: VectorSpec) -> VectorInputs:
-    """8 m/s on a straight road of three lanes, behind a vehicle, beside a pedestrian: the same on every machine.
+    """8 m/s on a straight road of three lanes, behind a vehicle, next to a pedestrian: the same on every machine.
 
     Raises ValueError for a network that reads other numbers of instants or of points per lane than observations have.
     """
     along = np.linspace(0.0, 60.0, LANE_POINTS)
-    places = [(start, 3.5 * lane) for lane in (0, 1, -1) for start in (-20.0, 40.0)]
-    points = np.array([np.stack([start + along, np.full(LANE_POINTS, left)], axis=1) for start, left in places])
+    starts = [(start, 3.5 * lane) for lane in (0, 1, -1) for start in (-20.0, 40.0)]
+    points = np.array([np.stack([start + along, np.full(LANE_POINTS, left)], axis=1) for start, left in starts])
 
     def lanes(those: Array) -> LanePolylines:
         count = len(those)

@@ -14,7 +14,6 @@ plans at once (a replay, a scene set) gives each network one thread.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,12 +30,12 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import onnxruntime as ort
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.tokens import Round
 from ..features.images import ModelInputs, Tokenizer
 from ..features.vectors import VectorInputs
 from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
-from ..tokens import Round
 from .graphs import (
     GoalChoice,
     check_feeds,
@@ -86,7 +85,7 @@ class OrtNetwork:
         self._graphs = {name: self._graph(card, name, device, threads) for name in card.files}
         self._feature_cache = make_feature_cache(card, self._encode_views)
         self._workers = threads if device == "cpu" and self._sequences is None else 1
-        self._pool = ThreadPoolExecutor(max(self._workers - 1, 1), thread_name_prefix="parts")  # begun when needed
+        self._pool = ThreadPoolExecutor(max(self._workers - 1, 1), thread_name_prefix="parts")
 
     def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
         return Graph(card, name, device, threads if name in MULTITHREADED_GRAPHS else 1)
@@ -130,14 +129,14 @@ class OrtNetwork:
         self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
     ) -> tuple[Array, Array]:
         flags = {"limit": np.array(limit, np.int64)}
-        drawn = np.concatenate([temperature[:, None], share], axis=1).astype(np.float32)
+        sampling_rows = np.concatenate([temperature[:, None], share], axis=1).astype(np.float32)
 
         def call(ids: Array, numbers: Array) -> tuple[Array, Array]:
             feeds = {**flags, "temperature": numbers[None, :, :1], "share": numbers[None, :, 1:]}
             return self._decode("sampled_step", ids, feeds, context)
 
-        def part(places: Array) -> tuple[Array, Array]:
-            return run_batched(call, actions[places], self._sequences, drawn[places])
+        def part(indices: Array) -> tuple[Array, Array]:
+            return run_batched(call, actions[indices], self._sequences, sampling_rows[indices])
 
         return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
 
@@ -163,27 +162,27 @@ class OrtNetwork:
         self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
     ) -> tuple[Array, Array]:
         flags: dict[str, Array] = {"limit": np.array(limit, np.int64), "weight": np.array(weight, np.float32)}
-        kept = {**context, **{f"{UNCONDITIONAL}{name}": tensor for name, tensor in unconditional.items()}}
-        return run_batched(lambda ids: self._decode("guided_step", ids, flags, kept), actions, self._sequences)
+        tensors = {**context, **{f"{UNCONDITIONAL}{name}": tensor for name, tensor in unconditional.items()}}
+        return run_batched(lambda ids: self._decode("guided_step", ids, flags, tensors), actions, self._sequences)
 
     def _run_parallel(self, call: Callable[[Array], T], items: Array) -> list[T]:
         """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""
         mine, *theirs = np.array_split(items, max(min(self._workers, len(items)), 1))
-        begun = [(part, self._pool.submit(call, part)) for part in theirs]
-        return [call(mine), *(call(part) if taken.cancel() else taken.result() for part, taken in begun)]
+        submitted = [(part, self._pool.submit(call, part)) for part in theirs]
+        return [call(mine), *(call(part) if future.cancel() else future.result() for part, future in submitted)]
 
     def _step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         flags = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
         return run_batched(lambda ids: self._decode("step", ids, flags, context), actions, self._sequences)
 
-    def _decode(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> tuple[Array, Array]:
+    def _decode(self, graph: str, ids: Array, flags: Mapping[str, Array], tensors: Any) -> tuple[Array, Array]:
         """Ids and confidence that a graph writes."""
-        out = self._run(graph, ids, flags, kept)
+        out = self._run(graph, ids, flags, tensors)
         return out["written"].numpy()[0], out["confidence"].numpy()[0]
 
-    def _run(self, graph: str, ids: Array, flags: Mapping[str, Array], kept: Any) -> dict[str, Any]:
-        taken = self._graphs[graph].input_specs
-        past = {name: tensor for name, tensor in kept.items() if name in taken}  # an expert may have its own
+    def _run(self, graph: str, ids: Array, flags: Mapping[str, Array], tensors: Any) -> dict[str, Any]:
+        input_specs = self._graphs[graph].input_specs
+        past = {name: tensor for name, tensor in tensors.items() if name in input_specs}  # an expert may have its own
         return self._graphs[graph].run({"actions": ids, **flags}, past)
 
 
@@ -216,9 +215,9 @@ class Graph:
     """One session, and the inputs that its file declares."""
 
     def __init__(self, card: GraphCard, name: str, device: str, threads: int = 1) -> None:
-        kind, _, place = device.partition(":")
-        self.name, self._device, self._place = name, kind, int(place or 0)
-        providers = [CPU] if kind == "cpu" else [(CUDA, {"device_id": self._place}), CPU]
+        kind, _, number = device.partition(":")
+        self.name, self._device, self._device_id = name, kind, int(number or 0)
+        providers = [CPU] if kind == "cpu" else [(CUDA, {"device_id": self._device_id}), CPU]
         file = card.files[name]
         options = _options(threads)
         if card.precision == "fp8":  # moves casts past operators that ONNX Runtime has not in fp8
@@ -230,23 +229,23 @@ class Graph:
             reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {_line(fault)}"
             raise GraphError(f"{file} {reason}") from None
         card.check_metadata(name, self._session.get_modelmeta().custom_metadata_map)
-        taken = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
-        self._inputs = file_names(taken)
+        inputs_by_name = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
+        self._inputs = file_names(inputs_by_name)
         self._outputs = file_names(put.name for put in self._session.get_outputs())
-        self.input_specs = {name: taken[stored] for name, stored in self._inputs.items()}
+        self.input_specs = {name: inputs_by_name[stored] for name, stored in self._inputs.items()}
 
-    def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Outputs by name, as ONNX Runtime's tensors. `kept` are such tensors. Raises PlanningError naming a tensor."""
-        kept = kept or {}
-        self._check(feeds, kept)
+    def run(self, feeds: Mapping[str, Array], tensors: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Outputs by name, as ONNX Runtime's tensors, as `tensors` are. Raises PlanningError naming a tensor."""
+        tensors = tensors or {}
+        self._check(feeds, tensors)
         binding = self._session.io_binding()
         for name, array in feeds.items():
             binding.bind_cpu_input(self._inputs[name], np.ascontiguousarray(array))
-        for name, tensor in kept.items():
+        for name, tensor in tensors.items():
             binding.bind_ortvalue_input(self._inputs[name], tensor)
         for name in self._outputs.values():
             if name.startswith(("keys_", "values_")):
-                binding.bind_output(name, self._device, self._place)
+                binding.bind_output(name, self._device, self._device_id)
             else:
                 binding.bind_output(name, "cpu")
         try:
@@ -255,10 +254,10 @@ class Graph:
             raise PlanningError(f"graph {self.name} failed in ONNX Runtime: {_line(fault)}") from None
         return dict(zip(self._outputs, binding.get_outputs(), strict=True))
 
-    def _check(self, feeds: Mapping[str, Array], kept: Mapping[str, Any]) -> None:
-        given = {name: (array.dtype, array.shape) for name, array in feeds.items()}
-        given |= {name: (np.dtype(DTYPES[tensor.data_type()]), tensor.shape()) for name, tensor in kept.items()}
-        check_feeds(self.name, self.input_specs, given)
+    def _check(self, feeds: Mapping[str, Array], tensors: Mapping[str, Any]) -> None:
+        provided = {name: (array.dtype, array.shape) for name, array in feeds.items()}
+        provided |= {name: (np.dtype(DTYPES[tensor.data_type()]), tensor.shape()) for name, tensor in tensors.items()}
+        check_feeds(self.name, self.input_specs, provided)
 
 
 class CalibrationGraph(Graph):
@@ -268,8 +267,8 @@ class CalibrationGraph(Graph):
         super().__init__(card, name, device)
         self.recorded: list[dict[str, Array]] = []
 
-    def run(self, feeds: Mapping[str, Array], kept: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        out = super().run(feeds, kept)
+    def run(self, feeds: Mapping[str, Array], tensors: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        out = super().run(feeds, tensors)
         self.recorded.append({name: out.pop(name).numpy() for name in list(out) if name.startswith(CALIBRATION_PREFIX)})
         return out
 
@@ -282,9 +281,9 @@ class _Calibration:
         super().__init__(card, 1, "cpu")  # type: ignore[call-arg]
 
     def _graph(self, card: GraphCard, name: str, device: str, threads: int) -> Graph:
-        made = CalibrationGraph(card, name, device)
-        self.recorded[name] = made.recorded
-        return made
+        graph = CalibrationGraph(card, name, device)
+        self.recorded[name] = graph.recorded
+        return graph
 
 
 class CalibrationNetwork(_Calibration, OrtNetwork):
@@ -295,17 +294,17 @@ class CalibrationDenoiser(_Calibration, OrtDenoiser):
     """The same predictions, by graphs that also output activation ranges."""
 
 
-def _device(asked: str) -> str:
+def _device(device: str) -> str:
     """The device. Raises GraphError if this ONNX Runtime does not support it."""
     has_gpu = CUDA in ort.get_available_providers()
-    if asked == "auto":
+    if device == "auto":
         return "cuda" if has_gpu else "cpu"
-    if asked != "cpu" and not has_gpu:
+    if device != "cpu" and not has_gpu:
         raise GraphError(
-            f"model.device is {asked}, but this ONNX Runtime has no CUDA: set it to auto or cpu, "
+            f"model.device is {device}, but this ONNX Runtime has no CUDA: set it to auto or cpu, "
             "or install onnxruntime-gpu"
         )
-    return asked
+    return device
 
 
 def _description(card: GraphCard, device: str, threads: int) -> str:
@@ -324,21 +323,3 @@ def _options(threads: int = 1) -> ort.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = ERROR_SEVERITY
     return options
-
-
-def profile_nodes(card: GraphCard, graph: str, feeds: Mapping[str, Array], runs: int, folder: Path) -> dict[str, float]:
-    """Milliseconds of each node of a graph, by the names in the optimised graph, `folder`/run.onnx."""
-    options = _options()
-    options.optimized_model_filepath = str(folder / "run.onnx")
-    options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-    session = ort.InferenceSession(str(card.files[graph]), options, [CPU], disabled_optimizers=DISABLED_OPTIMIZERS)
-    names = file_names(put.name for put in session.get_inputs())
-    for _ in range(runs):
-        session.run(None, {names[name]: array for name, array in feeds.items()})
-    spent: dict[str, float] = {}
-    for event in json.loads(Path(session.end_profiling()).read_text()):
-        name, ended = str(event.get("name", "")), "_kernel_time"
-        if event.get("cat") == "Node" and name.endswith(ended):
-            node = name.removesuffix(ended)
-            spent[node] = spent.get(node, 0.0) + event["dur"] / 1e3 / runs
-    return spent

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..domain import Array, Observation
+from ..core.domain import Array, Observation
 from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..planning.planner import Network, NetworkWrapper, Prefilled
 
@@ -37,7 +37,7 @@ class PrefetchedScene:
     """A scene that was read: what by which call, and how long its two parts took."""
 
     inputs: ModelInputs
-    asked: str
+    call: str
     result: Any  # or the exception that the call ended with
     draft: PrefetchedDraft | None
     inputs_s: float
@@ -66,27 +66,27 @@ class Prefetcher(NetworkWrapper):
         super().__init__(network)
         self._clock, self._draft_inputs = clock, draft_inputs
         self._pool = ThreadPoolExecutor(min(PREFETCH_DEPTH, os.cpu_count() or 1), thread_name_prefix="read-ahead")
-        self._begun: deque[tuple[int, Observation, Future[PrefetchedScene]]] = deque(
+        self._pending: deque[tuple[int, Observation, Future[PrefetchedScene]]] = deque(
             maxlen=PREFETCH_DEPTH + 1
         )  # and not planned yet
-        self._count = 0  # of scenes that were begun
+        self._count = 0  # of scenes submitted
         self._planned: tuple[int, PrefetchedScene] | None = None  # the scene that is being planned for
         first = PREFILL_GOAL if "goals" in network.capabilities else PREFILL
-        self._asked = deque(((-2, first), (-1, first)), maxlen=2)  # number of a scene and its call; the last two
+        self._recent_calls = deque(((-2, first), (-1, first)), maxlen=2)  # number of a scene and its call; the last two
         self._hidden_s = 0.0
 
     def prefetch(self, observation: Observation) -> None:
         """Encodes a scene that will be planned after those prefetched before; call it from one thread."""
         number, self._count = self._count, self._count + 1
-        (_, other), (last, asked) = tuple(self._asked)
-        predicted = other if (number - last) % 2 else asked
-        self._begun.append((number, observation, self._pool.submit(self._read, observation, predicted)))
+        (_, other), (last, last_call) = tuple(self._recent_calls)
+        predicted = other if (number - last) % 2 else last_call
+        self._pending.append((number, observation, self._pool.submit(self._read, observation, predicted)))
 
     def make_inputs(self, observation: Observation, spec: InputSpec) -> ModelInputs:
         """As `features.model_inputs`, with what it raises; waits for a scene that is still being read."""
-        while self._begun:
-            number, seen, coming = self._begun.popleft()
-            if seen is observation:
+        while self._pending:
+            number, scene, coming = self._pending.popleft()
+            if scene is observation:
                 waiting = self._clock()
                 reading = coming.result()
                 self._planned = number, reading
@@ -116,30 +116,30 @@ class Prefetcher(NetworkWrapper):
         hidden, self._hidden_s = max(self._hidden_s, 0.0), 0.0
         return hidden
 
-    def _read(self, observation: Observation, asked: str) -> PrefetchedScene:
-        begun = self._clock()
+    def _read(self, observation: Observation, call: str) -> PrefetchedScene:
+        start_s = self._clock()
         inputs = model_inputs(observation, self._network.inputs)
         ready = self._clock()
         draft = None
         try:
-            result = getattr(self._network, asked)(inputs)
-            if asked == PREFILL_GOAL and self._draft_inputs is not None:
+            result = getattr(self._network, call)(inputs)
+            if call == PREFILL_GOAL and self._draft_inputs is not None:
                 actions, limits = self._draft_inputs(result, observation)
                 draft = PrefetchedDraft(
                     result.context, actions, tuple(limits), self._network.draft(result.context, actions, limits)
                 )
         except Exception as fault:
             result = fault
-        return PrefetchedScene(inputs, asked, result, draft, ready - begun, self._clock() - ready)
+        return PrefetchedScene(inputs, call, result, draft, ready - start_s, self._clock() - ready)
 
-    def _prefetched_or_call(self, asked: str, inputs: ModelInputs) -> Any:
+    def _prefetched_or_call(self, call: str, inputs: ModelInputs) -> Any:
         if self._planned is None or self._planned[1].inputs is not inputs:
-            return getattr(self._network, asked)(inputs)
+            return getattr(self._network, call)(inputs)
         number, reading = self._planned
-        self._asked.append((number, asked))
-        if reading.asked != asked:
+        self._recent_calls.append((number, call))
+        if reading.call != call:
             self._hidden_s -= reading.network_s  # of no use
-            return getattr(self._network, asked)(inputs)
+            return getattr(self._network, call)(inputs)
         if isinstance(reading.result, Exception):
             raise reading.result
         return reading.result

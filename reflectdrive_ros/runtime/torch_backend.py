@@ -5,7 +5,6 @@ Eager, as `model.token.rollout` is written; on a GPU the mode of `model.token.cu
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..domain import Array
+from ..core.domain import Array
 from ..features.cameras import rig
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
@@ -26,7 +25,6 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..model.token.rollout import Decoding
 from ..planning.planner import Prefilled, draft_sequentially
-from ..tokens import TokenLayout
 from .feature_cache import FeatureCache
 
 # The cards of weights store the answers (`golden`) under these rules. They stay fixed when defaults change, or existing
@@ -47,7 +45,7 @@ class TorchNetwork:
         tokenizer: Tokenizer | None = None,
         mode: CudaMode = DEFAULT_MODE,
     ) -> None:
-        """`tokenizer` is for networks without words of their own, `mode` is the way of running steps on a GPU."""
+        """`tokenizer` is for networks without words of their own, `mode` says how steps run on a GPU."""
         config = net.config
         if tokenizer is None and not config.words:
             raise CheckpointError("the network has no vocabulary: give the tokenizer it was trained with")
@@ -85,16 +83,6 @@ class TorchNetwork:
         device = resolve_device(device, threads)
         return TorchNetwork(load(path, sha256), device, decoding)
 
-    def with_layout(self, layout: TokenLayout) -> TorchNetwork:
-        """The same weights, decoded in another order or by other intervals. Raises ValueError for other tokens."""
-        mine = self.layout
-        same = replace(layout, last_waypoint_first=mine.last_waypoint_first, interval_bins=mine.interval_bins)
-        if same != mine:
-            raise ValueError("TorchNetwork.with_layout got other tokens than the network's")
-        net = copy.copy(self._net)
-        net.config = replace(net.config, layout=layout)
-        return TorchNetwork(net, str(self._device), self.decoding, self.inputs.tokenizer, self._mode)
-
     def set_decoding(self, decoding: Decoding) -> None:
         """Other rules from now on."""
         self.decoding, self._cuda_step = decoding, None
@@ -104,12 +92,12 @@ class TorchNetwork:
 
     @torch.inference_mode()
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        known = rollout.prefill_goal_from_prompt(self._net, self._prompt(inputs), self.decoding.goals)
+        prefilled = rollout.prefill_goal_from_prompt(self._net, self._prompt(inputs), self.decoding.goals)
         return Prefilled(
-            known.keys_values,
-            _array(known.actions).astype(np.int32),
-            _array(known.goal_log_probs),
-            _array(known.valid),
+            prefilled.keys_values,
+            _array(prefilled.actions).astype(np.int32),
+            _array(prefilled.goal_log_probs),
+            _array(prefilled.valid),
         )
 
     @torch.inference_mode()
@@ -175,16 +163,16 @@ class TorchNetwork:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]
 
 
-def resolve_device(asked: str, threads: int | None = None) -> str:
+def resolve_device(device: str, threads: int | None = None) -> str:
     """The device of `model.device`; `threads` is for the whole process. Raises CheckpointError without a GPU."""
     if threads is not None:
         torch.set_num_threads(threads)
     gpu = torch.cuda.is_available()
-    if asked.startswith("cuda") and not gpu:
-        raise CheckpointError(f"model.device is {asked}, but torch finds no GPU: set it to auto or cpu")
-    if asked == "auto":
+    if device.startswith("cuda") and not gpu:
+        raise CheckpointError(f"model.device is {device}, but torch finds no GPU: set it to auto or cpu")
+    if device == "auto":
         return "cuda" if gpu else "cpu"
-    return asked
+    return device
 
 
 def _array(batch: Tensor) -> Array:

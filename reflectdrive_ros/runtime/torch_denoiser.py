@@ -8,18 +8,18 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..domain import Array
+from ..core.domain import Array
 from ..features.vectors import VectorInputs
-from ..model.curve.net import Context, CurveNet, VectorTensors
+from ..model.denoiser.net import Context, DenoiserNet, VectorTensors
 from .vector_batch import batch, noisy_futures
 
 
 class TorchDenoiser:
-    """`planning.denoiser.Denoiser` by `model.curve.net`, eager."""
+    """`planning.denoiser.Denoiser` by `model.denoiser.net`, eager."""
 
     kind: Literal["denoiser"] = "denoiser"
 
-    def __init__(self, net: CurveNet, device: str = "cpu", capabilities: Iterable[str] = ()) -> None:
+    def __init__(self, net: DenoiserNet, device: str = "cpu", capabilities: Iterable[str] = ()) -> None:
         """`capabilities`: those of the card of the weights."""
         self._net, self._device = net.to(device).eval(), torch.device(device)
         self.spec = net.config.spec

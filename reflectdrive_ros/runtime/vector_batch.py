@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..features.vectors import VectorInputs, without_conditions
 from ..planning.planner import PlanningError
-from ..vector_spec import VectorSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ import numpy as np
 import reflectdrive_kernels as kernels
 import shapely
 
-from ..domain import Array
-from ..field_checks import check_array
+from ..core.domain import Array
+from ..core.field_checks import check_array
 from .simulate import STEPS
 
 CELL_M = 0.5
@@ -30,7 +30,7 @@ REFERENCE = (0.4867, 0.5231)  # of a cell; off centre, so that round map coordin
 
 def check_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, ...]:
     """Rings as read-only arrays (V >= 3, 2), not closed. Raises ValueError naming the field and the ring."""
-    kept = []
+    checked = []
     for index, ring in enumerate(rings):
         points = np.array(ring, float)
         where = f"{owner}.{name}[{index}]"
@@ -39,12 +39,12 @@ def check_rings(owner: str, name: str, rings: Sequence[Any]) -> tuple[Array, ...
         if not np.isfinite(points).all():
             raise ValueError(f"{where} holds NaN or infinity")
         points.flags.writeable = False
-        kept.append(points)
-    polygons = polygons_of(kept)
+        checked.append(points)
+    polygons = polygons_of(checked)
     for index in np.flatnonzero(~shapely.is_valid(polygons)).tolist():
         reason = shapely.is_valid_reason(polygons[index])
         raise ValueError(f"{owner}.{name}[{index}] is not a simple polygon: {reason}")
-    return tuple(kept)
+    return tuple(checked)
 
 
 def polygons_of(rings: Sequence[Array]) -> Array:
@@ -153,15 +153,15 @@ class AreaIndex:
         reaches_out = bool((low < -reach_m).any() or (high > reach_m).any())
         low, high = (np.clip(corner, -reach_m, reach_m) for corner in (low, high))
         columns, rows = (np.floor((high - low) / CELL_M).astype(int) + 3).tolist()  # an empty rim on every side
-        place = np.array([*(low - CELL_M), CELL_M, *REFERENCE])
-        edges = start, stop, owner, place, rows, columns
+        origin = np.array([*(low - CELL_M), CELL_M, *REFERENCE])
+        edges = start, stop, owner, origin, rows, columns
         first, references = np.empty(rows * columns + 1, np.int64), np.zeros((self.words, rows * columns), np.uint64)
         pairs = kernels.count_edge_cells(edges, first)
         edges_of_cells, bits = np.empty((6, pairs)), np.empty((self.words, pairs), np.uint64)
         kernels.fill_edge_cells(edges, first, edges_of_cells, bits)
         kernels.draw_references(edges, references)
         reach_m = reach_m if reaches_out else np.inf
-        self.cells = place, columns, references, first, edges_of_cells, bits, reach_m
+        self.cells = origin, columns, references, first, edges_of_cells, bits, reach_m
 
     @cached_property
     def _polygons(self) -> Array:
@@ -198,7 +198,7 @@ class AreaIndex:
 
 
 def _join_shared(start: Array, stop: Array, bits: Array) -> tuple[Array, Array, Array]:
-    """Edges that several polygons share, made one edge with all their bits; direction does not matter for crossings."""
+    """Edges that several polygons share, as one edge with all their bits; direction does not matter for crossings."""
     turned = (start[:, 0] > stop[:, 0]) | ((start[:, 0] == stop[:, 0]) & (start[:, 1] > stop[:, 1]))
     ends = np.where(turned[:, None], np.concatenate([stop, start], axis=1), np.concatenate([start, stop], axis=1))
     # shared edges become neighbours; an edge that does not is only tested twice

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ..domain import AgentKind, Array, Forecast
-from ..field_checks import check_array
+from ..core.domain import AgentKind, Array, Forecast
+from ..core.field_checks import check_array
 
 SAMPLES: int = kernels.AGENT_SAMPLES  # 51: 0, 0.1, .. 5.0 s, 4 s of driving and 1 s of looking ahead
 STOPPED_MPS = 0.05  # section 4 of the PDM score: slower is stopped, for the ego and for others

@@ -1,4 +1,4 @@
-"""The drivable space as exact polygons, and as a conservative signed-distance grid made from them.
+"""The drivable space as exact polygons, and as a conservative signed-distance grid derived from them.
 
 Evaluations query the polygons. The search and the vehicle query the grid, which costs one look-up per point. The grid
 is conservative for two reasons: its cells hold the exact signed distance at their centres, rounded down, and signed
@@ -20,8 +20,8 @@ import numpy as np
 import reflectdrive_kernels as kernels
 import shapely
 
-from .. import geometry
-from ..domain import Array, DrivableGrid
+from ..core import geometry
+from ..core.domain import Array, DrivableGrid
 
 RESOLUTION_M = 0.2  # costs up to 0.1 m along a straight kerb; a lane leaves about 0.6 m on either side of a car
 REACH_M = 5.0  # distances are reported up to this: a repair moves a waypoint by 3 m
@@ -128,9 +128,9 @@ def clearances(lookup: DrivableGrid, points: Array) -> Array:
     Beyond the grid the bound decreases with the distance to the grid. Any leading shape is accepted.
     """
     points = np.asarray(points, float)
-    found_m = np.empty(points.shape[:-1])
-    kernels.point_clearances(for_kernels(lookup), points.reshape(-1, 2), found_m.reshape(-1))
-    return found_m
+    clearances_m = np.empty(points.shape[:-1])
+    kernels.point_clearances(for_kernels(lookup), points.reshape(-1, 2), clearances_m.reshape(-1))
+    return clearances_m
 
 
 def box_clearances(lookup: DrivableGrid, centers: Array, outline: Array) -> Array:
@@ -145,10 +145,10 @@ def likely_box_distances(lookup: DrivableGrid, centers: Array, outline: Array) -
 
 def _over_boxes(lookup: DrivableGrid, centers: Array, outline: Array, likely: bool) -> Array:
     centers = np.asarray(centers, float)
-    found_m = np.empty(centers.shape[:-1])
+    clearances_m = np.empty(centers.shape[:-1])
     outline = np.asarray(outline, float)
-    kernels.box_clearances(for_kernels(lookup), centers.reshape(-1, 3), outline, likely, found_m.reshape(-1))
-    return found_m
+    kernels.box_clearances(for_kernels(lookup), centers.reshape(-1, 3), outline, likely, clearances_m.reshape(-1))
+    return clearances_m
 
 
 def for_kernels(lookup: DrivableGrid) -> tuple[Array, Array, float]:

@@ -15,20 +15,25 @@ from typing import NamedTuple
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry, tokens
-from ..domain import Array
+from ..core import geometry, tokens
+from ..core.domain import Array
 
 STEP_M = 1.0  # spacing of the route's samples
 REACH_M = 130.0  # of it, more than a plan is long
 TANGENT_M = 3.0  # to either side, over which a route's direction is taken: maps have kinks
 BACK_M = 3.0  # of it, behind the car
-NEAR_M = 4.0  # tolerance along the route between a point and its expected place one step after the previous point
-BESIDE_M = 5.0  # further away a plan is not on this road
+NEAR_M = 4.0  # tolerance along the route between a point and its expected position one step after the previous point
+ROAD_OFFSET_MAX_M = 5.0  # further away a plan is not on this road
 ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does not follow it
-CURVATURE_CHANGE = 0.04  # of plans, in place of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
+CURVATURE_CHANGE = 0.04  # of plans, instead of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
 TELLING_M = 1.0  # shorter steps have no reliable direction
-NO_ROUTE = (np.zeros((0, 2)), np.zeros(0), np.zeros(0))  # in place of `FrenetFrame.for_kernels`
-ROUTE_RULE = (NEAR_M, float(ASTRAY), BESIDE_M, TELLING_M)  # an argument of the kernels: when a plan follows a route
+NO_ROUTE = (np.zeros((0, 2)), np.zeros(0), np.zeros(0))  # instead of `FrenetFrame.for_kernels`
+ROUTE_RULE = (
+    NEAR_M,
+    float(ASTRAY),
+    ROAD_OFFSET_MAX_M,
+    TELLING_M,
+)  # an argument of the kernels: when a plan follows a route
 
 
 class FrenetPoints(NamedTuple):
@@ -42,7 +47,7 @@ class FrenetPoints(NamedTuple):
 class FrenetFrame:
     """A route of the ego frame as a reference line, extended straight beyond its ends."""
 
-    places: Array  # (R, 2) every STEP_M
+    points: Array  # (R, 2) every STEP_M
     heading: Array  # (R,) unwrapped
     at: Array  # (R,) metres along, 0 where the car is
 
@@ -56,19 +61,19 @@ class FrenetFrame:
             if len(line) < 2:
                 return None
             ego_place = geometry.ego_on_route(line)
-        begins_m, aside_m = ego_place
-        if abs(aside_m) > BESIDE_M:
+        begins_m, lateral_m = ego_place
+        if abs(lateral_m) > ROAD_OFFSET_MAX_M:
             return None
         length_m = geometry.arc_lengths(line)[-1]
         first, last = max(begins_m - BACK_M, 0.0), min(begins_m + REACH_M, length_m)
         at = np.linspace(first, last, max(round((last - first) / STEP_M) + 1, 2))
-        ends = (np.clip(at + way, 0.0, length_m) for way in (-TANGENT_M, TANGENT_M))
-        places, behind, ahead = _places(line, np.concatenate([at, *ends])).reshape(3, -1, 2)
+        ends = (np.clip(at + step_m, 0.0, length_m) for step_m in (-TANGENT_M, TANGENT_M))
+        points, behind, ahead = _sample_points(line, np.concatenate([at, *ends])).reshape(3, -1, 2)
         heading = np.unwrap(np.arctan2(*(ahead - behind).T[::-1]))
-        return FrenetFrame(places, heading, at - begins_m)
+        return FrenetFrame(points, heading, at - begins_m)
 
     def to_frenet(self, points: Array) -> FrenetPoints:
-        """Points (.., T, 2), each found on the route near where its step from the one before leads."""
+        """Points (.., T, 2), each projected to the route near where its step from the one before leads."""
         points = np.asarray(points, float)
         straight, heading = np.empty(points.shape), np.empty(points.shape[:-1])
         plans = (points.reshape(-1, *points.shape[-2:]), straight.reshape(-1, *points.shape[-2:]))
@@ -78,7 +83,7 @@ class FrenetFrame:
     @property
     def for_kernels(self) -> tuple[Array, Array, Array]:
         """An argument of the kernels that take a route."""
-        return self.places, self.heading, self.at
+        return self.points, self.heading, self.at
 
     @cached_property
     def here(self) -> Array:
@@ -88,16 +93,16 @@ class FrenetFrame:
 
     def to_cartesian(self, points: Array) -> Array:
         """Points (.., T, 2) of the ego frame from those of the straight road."""
-        along, beside = points[..., 0], points[..., 1]
+        along, lateral_m = points[..., 0], points[..., 1]
         heading = np.interp(along, self.at, self.heading)
-        ways = np.stack([np.interp(along, self.at, self.places[:, axis]) for axis in (0, 1)], axis=-1)
+        on_route = np.stack([np.interp(along, self.at, self.points[:, axis]) for axis in (0, 1)], axis=-1)
         beyond = along - np.clip(along, self.at[0], self.at[-1])
         forward = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
         left = np.stack([-forward[..., 1], forward[..., 0]], axis=-1)
-        return np.asarray(ways + beyond[..., None] * forward + beside[..., None] * left)
+        return np.asarray(on_route + beyond[..., None] * forward + lateral_m[..., None] * left)
 
 
-def _places(line: Array, at: Array) -> Array:
+def _sample_points(line: Array, at: Array) -> Array:
     return geometry.sample(line, at)[:, :2]
 
 

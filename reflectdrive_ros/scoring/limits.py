@@ -1,6 +1,6 @@
 """Where a plan has to be slow or to stop: traffic lights, speed limits, the end of the route.
 
-`RouteLimits` holds the places along the route with the speed allowed there, and the stop lines that must not be
+`RouteLimits` holds the points along the route with the speed allowed there, and the stop lines that must not be
 crossed. It is built once per step from an observation and shared through `SafetyContext`. Choice and repair use it by
 the driving score (`red_lights`) and `first_crossings`, post-processing and the engine by `allowed_speeds`, the guard
 by `first_crossings`.
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry
-from ..config import Config
-from ..domain import Array, FactorKind, LightState, Observation, PlanningFactor
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import Array, FactorKind, LightState, Observation, PlanningFactor
 from .areas import RedLights
 from .simulate import STEPS
 
@@ -31,9 +31,9 @@ OVER_LINE_MAX_M = 1.5  # a front that is or would stop further over a line goes 
 CREEP_M = 0.3  # a standing front over a line may move by this much
 STANDING_MPS = 0.5  # a slower car can always stop
 AMBER_BRAKING_MPS2 = 2.8  # an amber light that asks for more is passed
-APPROACH_BRAKING_MPS2 = 1.5  # towards a place where the car has to be slow, where there is room
+APPROACH_BRAKING_MPS2 = 1.5  # towards a point where the car has to be slow, where there is room
 COMFORT_BRAKING_MPS2 = 2.5  # likewise, for a lower limit that comes late
-BESIDE_LINE_M = 0.5  # stop lines may be drawn shorter than their lane is wide
+BESIDE_LINE_M = 0.5  # stop lines may be mapped shorter than their lane is wide
 ACROSS = 0.5  # cosine: a line is approached at a smaller angle to its driving direction
 STRIP_M = 4.0  # length of the area behind a closed line that the driving score counts as red
 BINDING_MPS = 0.3  # a plan this close to an allowed speed is held by it
@@ -42,16 +42,16 @@ SLOWER_MPS = 0.5  # limits that are this much below the present speed are report
 
 @dataclass(frozen=True, eq=False)
 class RouteLimits:
-    """C places along the route with the speed allowed there, and K closed stop lines.
+    """C points along the route with the speed allowed there, and K closed stop lines.
 
     Distances are those of the rear axle along the route, 0 where the car is.
     """
 
     kinds: tuple[FactorKind, ...]
     at_m: Array  # (C,) the speed is allowed from here ..
-    until_m: Array  # (C,) .. to here; infinite after a place to stop
+    until_m: Array  # (C,) .. to here; infinite after a stop
     speeds_mps: Array  # (C,)
-    braking_mps2: Array  # (C,) deceleration towards the place
+    braking_mps2: Array  # (C,) deceleration towards `at_m`
     poses: Array  # (C, 3) of the rear axle there, ego frame
     closed_lines: Array  # (K, 2, 2) m, left and right end in driving direction
     reach_m: Array  # (K,) from the rear axle to the point of the car that must not cross the line
@@ -82,13 +82,13 @@ class RouteLimits:
         return np.asarray(self._allowed_by_place(at_m, dt_s).min(axis=-1, initial=np.inf))
 
     def _allowed_by_place(self, at_m: Array, dt_s: float) -> Array:
-        """(..., C) the speed that each place allows."""
+        """(..., C) the speed that each point allows."""
         at_m = np.asarray(at_m, float)[..., None]
         room_m = self.at_m - at_m
         slowing = np.sqrt(self.speeds_mps**2 + 2.0 * self.braking_mps2 * np.maximum(room_m, 0.0))
         # The mean speed of an interval is that of its middle.
         slowing = np.maximum(slowing - 0.5 * self.braking_mps2 * dt_s, self.speeds_mps)
-        # No interval ends beyond a place to stop.
+        # No interval ends beyond a stop.
         ending = np.where(np.isinf(self.until_m), np.maximum(room_m, 0.0) / dt_s, np.inf)
         allowed = np.minimum(slowing, ending)
         return np.where(at_m < self.until_m, allowed, np.inf)
@@ -103,9 +103,9 @@ class RouteLimits:
         the present one first; T where it crosses none."""
         if not len(self.closed_lines):
             return np.full(len(poses), poses.shape[1])
-        found = np.empty(len(poses), np.int64)
-        kernels.first_crossings(self.for_kernels, poses, found)
-        return found
+        steps = np.empty(len(poses), np.int64)
+        kernels.first_crossings(self.for_kernels, poses, steps)
+        return steps
 
     def red_lights(self) -> RedLights:
         """The areas behind the closed lines, as the driving score has red lights: for all of the next 4 s."""
@@ -118,9 +118,9 @@ class RouteLimits:
         return RedLights(tuple(rings), np.ones((len(rings), STEPS + 1), bool))
 
     def factors(self, poses: Array, speeds_mps: Array, dt_s: float, speed_mps: float) -> tuple[PlanningFactor, ...]:
-        """The places that hold a plan back, the nearest first: poses (T, 3) with mean speeds (T,) up to each of them,
+        """The points that slow a plan down, the nearest first: poses (T, 3) with mean speeds (T,) up to each of them,
         of a car that drives at `speed_mps` now."""
-        reported = np.isinf(self.until_m) | (self.speeds_mps <= speed_mps - SLOWER_MPS)  # places to stop, lower limits
+        reported = np.isinf(self.until_m) | (self.speeds_mps <= speed_mps - SLOWER_MPS)  # stops, lower limits
         if not reported.any():
             return ()
         steps = np.hypot(*np.diff(poses[:, :2], axis=0, prepend=np.zeros((1, 2))).T)
@@ -128,9 +128,9 @@ class RouteLimits:
         allowed_mps = self._allowed_by_place(before_m, dt_s)
         binding = reported & (speeds_mps[:, None] > allowed_mps - BINDING_MPS).any(axis=0)
         return tuple(
-            PlanningFactor(self.kinds[place], self.poses[place], float(self.at_m[place]), float(self.speeds_mps[place]))
-            for place in np.argsort(self.at_m, kind="stable")
-            if binding[place]
+            PlanningFactor(self.kinds[index], self.poses[index], float(self.at_m[index]), float(self.speeds_mps[index]))
+            for index in np.argsort(self.at_m, kind="stable")
+            if binding[index]
         )
 
 
@@ -194,16 +194,16 @@ class _Builder:
             return  # the car cannot stop there
         self.closed.append((ends, float(np.clip(away_m - max(stopping_m, CREEP_M), 0.0, self.front_m))))
         if on_route:
-            wanted_m, most_mps2 = room_m - STOP_GAP_M, COMFORT_BRAKING_MPS2
+            stop_m, most_mps2 = room_m - STOP_GAP_M, COMFORT_BRAKING_MPS2
             comfortable_m = self._braking_distance(COMFORT_BRAKING_MPS2)
-            if moves and comfortable_m > wanted_m:  # no more of the gap is used than it needs
+            if moves and comfortable_m > stop_m:  # no more of the gap is used than it needs
                 most_mps2 = guard.emergency_braking_mps2
-                kept_m = room_m - LEAST_GAP_M - RESPONSE_S * self.speed_mps
-                wanted_m = min(comfortable_m, max(kept_m, self._braking_distance(most_mps2)))
-            self._add(FactorKind.TRAFFIC_LIGHT, wanted_m, np.inf, 0.0, most_mps2)
+                least_m = room_m - LEAST_GAP_M - RESPONSE_S * self.speed_mps
+                stop_m = min(comfortable_m, max(least_m, self._braking_distance(most_mps2)))
+            self._add(FactorKind.TRAFFIC_LIGHT, stop_m, np.inf, 0.0, most_mps2)
 
     def add_speed_limits(self) -> None:
-        """A place for each stretch of the route with one limit, from the car on."""
+        """A point for each stretch of the route with one limit, from the car on."""
         limits_mps = self.observation.route_limits_mps
         if limits_mps is None:
             return
@@ -225,11 +225,11 @@ class _Builder:
         assert self.route is not None
         left_m = float(geometry.arc_lengths(self.route)[-1]) - self.here_m
         most_mps2 = self.config.guard.hard_braking_mps2
-        wanted_m = max(left_m - RESPONSE_S * self.speed_mps, min(left_m, self._braking_distance(most_mps2)))
-        self._add(FactorKind.ROUTE_END, wanted_m, np.inf, 0.0, most_mps2)
+        stop_m = max(left_m - RESPONSE_S * self.speed_mps, min(left_m, self._braking_distance(most_mps2)))
+        self._add(FactorKind.ROUTE_END, stop_m, np.inf, 0.0, most_mps2)
 
     def _add(self, kind: FactorKind, at_m: float, until_m: float, speed_mps: float, most_mps2: float) -> None:
-        """A place to be at a speed; braking is what it asks for, within APPROACH_BRAKING_MPS2 and `most_mps2`."""
+        """A point to reach at a speed; braking is what that requires, within APPROACH_BRAKING_MPS2 and `most_mps2`."""
         at_m = max(at_m, 0.0)
         needed_mps2 = (self.speed_mps**2 - speed_mps**2) / (2.0 * max(at_m, 1e-3))
         self.kinds.append(kind)
@@ -239,8 +239,8 @@ class _Builder:
         return self.speed_mps**2 / (2.0 * braking_mps2)
 
     def _distance_to(self, ends: Array) -> tuple[float, bool]:
-        """Metres from the rear axle to a stop line, along the route or, of a line beside it, straight on; and whether
-        the route crosses the line in its driving direction. 0 of a line that the car does not face."""
+        """Metres from the rear axle to a stop line, along the route or, of a line off the route, straight on; and
+        whether the route crosses the line in its driving direction. 0 of a line that the car does not face."""
         left, right = ends
         across = (left - right) / np.hypot(*(left - right))
         ahead = np.array([across[1], -across[0]])
@@ -248,10 +248,10 @@ class _Builder:
         if self.route is None:
             return straight_m, True
         points = self.route[:, :2]
-        beyond, beside = (points - right) @ ahead, (points - right) @ across
+        beyond, lateral_m = (points - right) @ ahead, (points - right) @ across
         width_m = float(np.hypot(*(left - right)))
         share = beyond[:-1] / np.where(beyond[:-1] != beyond[1:], beyond[:-1] - beyond[1:], 1.0)
-        where = beside[:-1] + share * (beside[1:] - beside[:-1])
+        where = lateral_m[:-1] + share * (lateral_m[1:] - lateral_m[:-1])
         on_line = (where > -BESIDE_LINE_M) & (where < width_m + BESIDE_LINE_M)
         along = geometry.arc_lengths(self.route)
         crosses = (beyond[:-1] < 0.0) & (beyond[1:] >= 0.0) & on_line

@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import Array, DrivableGrid
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array, DrivableGrid
 from . import drivable
 from .areas import MapAreas
 from .contacts import BEHIND_RAD, FAULT_RULE, AgentTracks
@@ -39,9 +39,9 @@ class EgoAreas:
     in_intersection: Array  # the centre
     rear_in_intersection: Array  # the rear axle
 
-    def of(self, places: Array) -> EgoAreas:
+    def of(self, indices: Array) -> EgoAreas:
         """The flags of these (K,) trajectories."""
-        return EgoAreas(*(getattr(self, entry.name)[places] for entry in fields(self)))
+        return EgoAreas(*(getattr(self, entry.name)[indices] for entry in fields(self)))
 
 
 def ego_areas(
@@ -80,10 +80,10 @@ def no_collision(
     """
     score = np.ones(center.shape[:2])
     if len(agents):
-        beside_counts = areas.multiple_lanes | areas.off_road
+        lateral_counts = areas.multiple_lanes | areas.off_road
         # without `official`: no plan can avoid a contact at t = 0
         kernels.no_collision(
-            (states, center, beside_counts),
+            (states, center, lateral_counts),
             (vehicle.length_m, vehicle.width_m),
             agents.for_kernels(first_speeds=official),
             FAULT_RULE,
@@ -129,15 +129,15 @@ def time_to_collision(
 ) -> Array:
     """TTC (N,): 0 if, at some step up to `last_step`, going straight on at its speed meets an agent within 0.9 s.
 
-    It counts if the agent is then ahead, or beside while the car is between lanes, off the road or with its rear axle
-    in an intersection (section 9). The official code compares the agent then with the present ego (Q2); otherwise both
-    are taken at the time of their contact.
+    It counts if the agent is then ahead, or alongside while the car is between lanes, off the road or with its rear
+    axle in an intersection (section 9). The official code compares the agent then with the present ego (Q2); otherwise
+    both are compared at the time of their contact.
     """
     score = np.ones(len(states))
     if len(agents):
-        beside_counts = areas.multiple_lanes | areas.off_road | areas.rear_in_intersection
+        lateral_counts = areas.multiple_lanes | areas.off_road | areas.rear_in_intersection
         kernels.time_to_collision(
-            (states, center, beside_counts),
+            (states, center, lateral_counts),
             (vehicle.length_m, vehicle.width_m),
             agents.for_kernels(),
             BEHIND_RAD,
@@ -269,7 +269,7 @@ def comfort_flags(states: Array, vehicle: VehicleConfig, rule: ComfortRule) -> A
 
 
 def extended_comfort(states: Array, previous: Array) -> Array:
-    """EC (N,): 1 if the plan moves like the one made 0.5 s before, (N, 41, 11) or (1, 41, 11) (section 12)."""
+    """EC (N,): 1 if the plan moves like the one of 0.5 s before, (N, 41, 11) or (1, 41, 11) (section 12)."""
     differences = []
     late, early = states[:, :-5], previous[:, 5:]
     magnitude = [_apply_filter(np.hypot(one[..., AX], one[..., AY]), 8) for one in (late, early)]

@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import agent_motion, kinematics
-from ..domain import AgentKind, Agents, Array, Forecast, ForecastSource
+from ..core import agent_motion, kinematics
+from ..core.domain import AgentKind, Agents, Array, Forecast, ForecastSource
 from .frenet import FrenetFrame
 
-BESIDE_M = 4.0  # the lane beside the ego's
+LANE_OFFSET_MAX_M = 4.0  # the lane next to the ego's
 ALONG = np.cos(np.radians(10.0))  # agents there at a larger angle to the road leave it
 CARRIAGEWAY_M = 25.0  # all lanes of a motorway; agents further away are on another road
-CARRIAGEWAY_ALONG = np.cos(np.radians(3.0))  # agents beyond BESIDE_M at a larger angle are on another road
+CARRIAGEWAY_ALONG = np.cos(np.radians(3.0))  # agents beyond LANE_OFFSET_MAX_M at a larger angle are on another road
 TURN_DECAY_S = 1.2  # of yaw rates, at the present speed
 DRIFT_DECAY_S = 0.7  # of the speed across the road
 ARC_MIN_MPS = 1.0  # slower agents turn as at this speed
@@ -48,9 +48,9 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     if len(others) == 0 or others.predicted_poses is not None:
         return kinematics.forecast(others, dt_s, steps)
     speeds_mps = np.hypot(*others.velocities_mps.T)
-    places = find_on_road(road, others)
-    leads = find_leads(others, *places)
-    in_lane = places.on_road & (speeds_mps > MOVING_MPS)
+    road_coordinates = find_on_road(road, others)
+    leads = find_leads(others, *road_coordinates)
+    in_lane = road_coordinates.on_road & (speeds_mps > MOVING_MPS)
     still = np.zeros(len(others))
     accelerations = still if others.accelerations_mps2 is None else others.accelerations_mps2
     yaw_rates = still if others.yaw_rates_rps is None else others.yaw_rates_rps
@@ -63,33 +63,35 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     free = np.flatnonzero(changes & ~in_lane)
     poses[free] = _along_arcs(others.poses[free], others.velocities_mps[free], yaw_rates[free], driven_m[free])
     if road is not None and in_lane.any():
-        lanes = places.at_m[in_lane], places.beside_m[in_lane]
+        lanes = road_coordinates.at_m[in_lane], road_coordinates.lateral_m[in_lane]
         poses[in_lane] = along_road(road, *lanes, others.poses[in_lane], speeds_mps[in_lane], driven_m[in_lane])
-    known = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
-    source = ForecastSource.ACCELERATION if known else ForecastSource.ALONG_ROAD
+    has_motion = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
+    source = ForecastSource.ACCELERATION if has_motion else ForecastSource.ALONG_ROAD
     poses.flags.writeable = False  # so that no copy is kept
     return Forecast(poses, others.sizes, dt_s, source)
 
 
-class RoadPlaces(NamedTuple):
+class RoadCoordinates(NamedTuple):
     """Where agents are on the ego's road; 0 if it is unknown."""
 
     at_m: Array  # (A,) along it
-    beside_m: Array  # (A,) to its left
+    lateral_m: Array  # (A,) to its left
     facing: Array  # (A,) cosine of the angle to it
     on_road: Array  # (A,) bool, whether the agent is on one of its lanes, with a heading along or against it
 
 
-def find_on_road(road: FrenetFrame | None, others: Agents) -> RoadPlaces:
+def find_on_road(road: FrenetFrame | None, others: Agents) -> RoadCoordinates:
     """Places of agents on the ego's road; they are on it from its first to its last point."""
     if road is None:
         unknown = np.zeros(len(others))
-        return RoadPlaces(unknown, unknown, unknown, np.zeros(len(others), bool))
-    at_m, beside_m, facing = project_to_road(road, others.poses)
-    away_m, straight = np.abs(beside_m), np.abs(facing)
-    near = (away_m <= BESIDE_M) & (straight >= ALONG)
-    far = (away_m <= CARRIAGEWAY_M) & (straight >= CARRIAGEWAY_ALONG)
-    return RoadPlaces(at_m, beside_m, facing, (near | far) & (at_m > road.at[0]) & (at_m < road.at[-1]))
+        return RoadCoordinates(unknown, unknown, unknown, np.zeros(len(others), bool))
+    at_m, lateral_m, facing = project_to_road(road, others.poses)
+    away_m, straight = np.abs(lateral_m), np.abs(facing)
+    near = (away_m <= LANE_OFFSET_MAX_M) & (straight >= ALONG)
+    is_on_carriageway = (away_m <= CARRIAGEWAY_M) & (straight >= CARRIAGEWAY_ALONG)
+    return RoadCoordinates(
+        at_m, lateral_m, facing, (near | is_on_carriageway) & (at_m > road.at[0]) & (at_m < road.at[-1])
+    )
 
 
 # --- how far along their paths ----------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class Leads(NamedTuple):
     gaps_m: Array  # (A,) between the boxes, infinite without a lead
 
 
-def find_leads(others: Agents, at_m: Array, beside_m: Array, facing: Array, on_road: Array) -> Leads:
+def find_leads(others: Agents, at_m: Array, lateral_m: Array, facing: Array, on_road: Array) -> Leads:
     """The nearest agent ahead of each moving agent whose box would be hit by driving on.
 
     Agents on the ego's road (`on_road` (A,) bool) are compared along it: metres along and to the left of it (A,), and
@@ -110,7 +112,7 @@ def find_leads(others: Agents, at_m: Array, beside_m: Array, facing: Array, on_r
     """
     follows = others.kinds != AgentKind.PEDESTRIAN
     rows, gaps_m = np.empty(len(others), np.int64), np.empty(len(others))
-    users = (others.poses, np.hypot(*others.velocities_mps.T), others.sizes, follows, at_m, beside_m, facing, on_road)
+    users = (others.poses, np.hypot(*others.velocities_mps.T), others.sizes, follows, at_m, lateral_m, facing, on_road)
     kernels.find_leads(*users, (LEAD_REACH_M, SAME_WAY, PASSES_M, MOVING_MPS), rows, gaps_m)
     return Leads(rows, gaps_m)
 
@@ -139,24 +141,24 @@ def driven_distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads,
 
 def _along_arcs(poses: Array, velocities_mps: Array, yaw_rates_rps: Array, driven_m: Array) -> Array:
     """(A, T, 3) poses after distances (A, T) in the direction of the velocity, on arcs whose curvature decays."""
-    found = np.empty((*driven_m.shape, 3))
-    kernels.along_arcs(poses, velocities_mps, yaw_rates_rps, driven_m, TURN_DECAY_S, ARC_MIN_MPS, found)
-    return found
+    future_poses = np.empty((*driven_m.shape, 3))
+    kernels.along_arcs(poses, velocities_mps, yaw_rates_rps, driven_m, TURN_DECAY_S, ARC_MIN_MPS, future_poses)
+    return future_poses
 
 
 def along_road(
-    road: FrenetFrame, at_m: Array, beside_m: Array, poses: Array, speeds_mps: Array, driven_m: Array
+    road: FrenetFrame, at_m: Array, lateral_m: Array, poses: Array, speeds_mps: Array, driven_m: Array
 ) -> Array:
     """(A, T, 3) poses after distances (A, T) along the road, in its direction or against it. The lateral offset changes
     at its present rate, which decays."""
-    found = np.empty((*driven_m.shape, 3))
-    motion = (at_m, beside_m, poses, speeds_mps, driven_m)
-    kernels.along_road(road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, found)
-    return found
+    future_poses = np.empty((*driven_m.shape, 3))
+    motion = (at_m, lateral_m, poses, speeds_mps, driven_m)
+    kernels.along_road(road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, future_poses)
+    return future_poses
 
 
 def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:
     """Where poses (A, 3) are on a road: metres along it, metres to its left, and the cosine of their angle to it."""
-    at_m, beside_m, facing = np.empty((3, len(poses)))
-    kernels.project_to_road(road.for_kernels, poses, at_m, beside_m, facing)
-    return at_m, beside_m, facing
+    at_m, lateral_m, facing = np.empty((3, len(poses)))
+    kernels.project_to_road(road.for_kernels, poses, at_m, lateral_m, facing)
+    return at_m, lateral_m, facing

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import ScoringConfig
-from ..domain import Array
+from ..core import geometry, kinematics
+from ..core.config import ScoringConfig
+from ..core.domain import Array
 from . import metrics
 from .contacts import AgentTracks
 from .scorer import DrivenStates, Reference, Scene, ScoreCard, judge_alone, judge_among_agents, score, total
@@ -92,7 +92,7 @@ def proposals(scene: Scene, speed_limit_mps: float) -> Array:
     along = np.arange(-scene.vehicle.length_m, reach, PATH_STEP_M)
     path = geometry.sample(line, start + along)
     half_width = 0.5 * scene.vehicle.width_m
-    rear, lead_speed, beside = _others(scene.agents, path, along[0], max(OFFSETS_M) + half_width)
+    rear, lead_speed, lateral_m = _others(scene.agents, path, along[0], max(OFFSETS_M) + half_width)
 
     offset = np.repeat(OFFSETS_M, len(SPEED_SHARES))
     desired = np.tile(speed_limit_mps * np.array(SPEED_SHARES), len(OFFSETS_M))
@@ -102,7 +102,7 @@ def proposals(scene: Scene, speed_limit_mps: float) -> Array:
         scene.vehicle.rear_axle_to_center_m + 0.5 * scene.vehicle.length_m,
         rear,
         lead_speed,
-        (beside[0] - half_width <= offset[:, None, None]) & (offset[:, None, None] <= beside[1] + half_width),
+        (lateral_m[0] - half_width <= offset[:, None, None]) & (offset[:, None, None] <= lateral_m[1] + half_width),
     )
     poses = geometry.sample(path, travelled.ravel() - along[0]).reshape(*travelled.shape, 3)
     normal = np.stack([-np.sin(poses[..., 2]), np.cos(poses[..., 2])], axis=-1)
@@ -113,7 +113,7 @@ def proposals(scene: Scene, speed_limit_mps: float) -> Array:
 def _others(
     agents: AgentTracks, path: Array, path_start: float, within_m: float
 ) -> tuple[Array, Array, tuple[Array, Array]]:
-    """The agents that come within `within_m` of the path: arc length of the rear (A, 41) from the ego's place, inf
+    """The agents that come within `within_m` of the path: arc length of the rear (A, 41) from the ego's position, inf
     where absent, speed along the path (A, 41), and the lateral interval that they cover, lowest and highest (A, 41) m,
     left positive.
     """
@@ -122,11 +122,11 @@ def _others(
     low, high = path[:, :2].min(axis=0) - margin, path[:, :2].max(axis=0) + margin
     near = ((agents.poses[..., :2] >= low) & (agents.poses[..., :2] <= high)).all(axis=2).any(axis=1)
     near = np.flatnonzero(near)
-    middle, aside = (
+    middle, offset_m = (
         each.reshape(len(near), samples)
         for each in geometry.project(path, agents.poses[near, :samples, :2].reshape(-1, 2))
     )
-    reached = (np.abs(aside) <= within_m + 0.5 * np.hypot(*agents.sizes[near].T)[:, None]).any(axis=1)
+    reached = (np.abs(offset_m) <= within_m + 0.5 * np.hypot(*agents.sizes[near].T)[:, None]).any(axis=1)
     near, middle = near[reached], middle[reached]
     poses, present, speeds = (array[near, :samples] for array in (agents.poses, agents.present, agents.speeds_mps))
     count = len(poses)
@@ -151,10 +151,10 @@ def _drive(speed: float, desired: Array, front_m: float, rear: Array, lead_speed
     gaps = np.full((len(desired), len(rear) + 1), np.inf)  # the last is the free road
     leads = np.concatenate([lead_speed, np.zeros((1, lead_speed.shape[1]))])
     for k in range(STEPS):
-        # an agent whose rear is behind our axle is beside or behind us
+        # an agent whose rear is behind our axle is alongside or behind us
         ahead = in_way[:, :, k] & (rear[:, k] > distance[:, None])
         gaps[:, :-1] = np.where(ahead, rear[:, k] - (distance[:, None] + front_m), np.inf)
-        wanted = kinematics.idm_acceleration(
+        desired_mps2 = kinematics.idm_acceleration(
             speeds[:, None],
             desired[:, None],
             gaps,
@@ -164,7 +164,7 @@ def _drive(speed: float, desired: Array, front_m: float, rear: Array, lead_speed
             headway_s=HEADWAY_S,
             min_gap_m=MIN_GAP_M,
         ).min(axis=1)
-        acceleration = np.maximum(wanted, -HARDEST_BRAKING_MPS2)
+        acceleration = np.maximum(desired_mps2, -HARDEST_BRAKING_MPS2)
         after = np.maximum(speeds + acceleration * DT_S, 0.0)
         distance = distance + 0.5 * (speeds + after) * DT_S
         speeds = after

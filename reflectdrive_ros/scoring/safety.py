@@ -24,19 +24,10 @@ from typing import Any
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from .. import geometry, kinematics
-from ..config import Config, GuardConfig, VehicleConfig
-from ..domain import (
-    Agents,
-    Array,
-    DrivableGrid,
-    Forecast,
-    Observation,
-    Plan,
-    SafetyCheck,
-    Trajectory,
-)
-from ..kinematics import box_centres
+from ..core import geometry, kinematics
+from ..core.config import Config, GuardConfig, VehicleConfig
+from ..core.domain import Agents, Array, DrivableGrid, Forecast, Observation, Plan, SafetyCheck, Trajectory
+from ..core.kinematics import box_centres
 from . import contacts, drivable, prediction
 from .contacts import BEHIND_RAD, FAULT_RULE, SAMPLES, STOPPED_MPS, AgentTracks
 from .frenet import FrenetFrame
@@ -49,7 +40,7 @@ OUTLINE_MARGIN_M = (
     0.15  # a kerb of 5 m radius reaches 0.07 m between two outline points; the exact check adds half a cell
 )
 LIKELY_M = 0.05  # accuracy of the interpolation between cells of 0.2 m
-NO_GRID = (np.zeros((2, 2), np.float32), np.zeros(3), 1.0)  # an argument of the kernels, in place of an unknown grid
+NO_GRID = (np.zeros((2, 2), np.float32), np.zeros(3), 1.0)  # an argument of the kernels, for an unknown grid
 SAFE = 1.0
 NEAR_WAYPOINT = np.array([0, 8, 13, 18, 23, 28, 33, 38])  # first instant that is nearest to each waypoint
 NEVER = STEPS + 1  # first unsafe step of a safe plan
@@ -211,8 +202,8 @@ def inflate_boxes(poses: Array, sizes: Array, vehicle: VehicleConfig, clearance_
     all: any number of plans leaves a car at least that far away.
     """
     present_m = np.maximum(touching_clearances(poses, sizes, vehicle) - TOUCH_M, 0.0)
-    kept_m = np.maximum(present_m - SAME_GAP_M, np.minimum(present_m, LEAST_GAP_M))
-    return np.asarray(sizes + 2.0 * np.minimum(kept_m, clearance_m)[:, None])
+    gap_m = np.maximum(present_m - SAME_GAP_M, np.minimum(present_m, LEAST_GAP_M))
+    return np.asarray(sizes + 2.0 * np.minimum(gap_m, clearance_m)[:, None])
 
 
 def touching_clearances(poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
@@ -232,44 +223,44 @@ def touching_clearances(poses: Array, sizes: Array, vehicle: VehicleConfig) -> A
 # --- one trajectory, as published -----------------------------------------------------------------------------------
 
 
-def unsafe_reason(trajectory: Trajectory, known: SafetyContext) -> str:
+def unsafe_reason(trajectory: Trajectory, safety_context: SafetyContext) -> str:
     """The first collision, departure from the road or crossing of a closed stop line within the safe horizon of the
     guard; empty if there is none."""
-    steps = min(len(trajectory.poses), int(known.config.guard.safe_horizon_s / trajectory.dt_s + 1e-6))
+    steps = min(len(trajectory.poses), int(safety_context.config.guard.safe_horizon_s / trajectory.dt_s + 1e-6))
     poses, dt_s = trajectory.poses[:steps], trajectory.dt_s
-    centres = box_centres(poses, known.config.vehicle)
+    centres = box_centres(poses, safety_context.config.vehicle)
     moving = np.abs(kinematics.speeds(trajectory)[:steps]) > STOPPED_MPS
     return (
-        first_collision(poses, dt_s, centres, moving, known)
-        or off_road_reason(dt_s, centres, moving, known)
-        or red_light_reason(poses, dt_s, known)
+        first_collision(poses, dt_s, centres, moving, safety_context)
+        or off_road_reason(dt_s, centres, moving, safety_context)
+        or red_light_reason(poses, dt_s, safety_context)
     )
 
 
-def first_safe(choices: Array, dt_s: float, known: SafetyContext, lights: SafetyContext | None) -> Trajectory:
+def first_safe(choices: Array, dt_s: float, safety_context: SafetyContext, lights: SafetyContext | None) -> Trajectory:
     """The first trajectory of poses (C, T, 3) that is safe and crosses no closed stop line of `lights`; the last if
     none is."""
     for poses in choices:
         trajectory = Trajectory(poses, dt_s)
         crosses = lights is not None and red_light_reason(poses, dt_s, lights)
-        if not crosses and not unsafe_reason(trajectory, known):
+        if not crosses and not unsafe_reason(trajectory, safety_context):
             break
     return trajectory
 
 
-def red_light_reason(poses: Array, dt_s: float, known: SafetyContext) -> str:
+def red_light_reason(poses: Array, dt_s: float, safety_context: SafetyContext) -> str:
     """When poses (T, 3) cross a closed stop line; empty if they do not."""
-    (step,) = known.limits.first_crossings(kinematics.with_origin(poses)[None])
+    (step,) = safety_context.limits.first_crossings(kinematics.with_origin(poses)[None])
     return "" if step > len(poses) else f"the plan crosses the stop line of a red light after {step * dt_s:.1f} s"
 
 
-def first_collision(poses: Array, dt_s: float, centres: Array, moving: Array, known: SafetyContext) -> str:
+def first_collision(poses: Array, dt_s: float, centres: Array, moving: Array, safety_context: SafetyContext) -> str:
     """The first collision with an inflated box, except at standstill and from behind; empty if there is none. Of the
     ego's rear-axle poses (T, 3), its box centres (T, 3), and whether it is `moving` (T,)."""
-    forecast = known.forecast_at(dt_s, len(centres))
+    forecast = safety_context.forecast_at(dt_s, len(centres))
     if forecast is None or len(forecast.poses) == 0:
         return ""
-    vehicle, sizes = known.config.vehicle, known.inflated_sizes
+    vehicle, sizes = safety_context.config.vehicle, safety_context.inflated_sizes
     # The first contact with each agent decides, as in the PDM score: after a collision from behind the predicted agent
     # overlaps the ego, which is not a fault of the plan.
     fault = kernels.first_fault(
@@ -288,46 +279,50 @@ def first_collision(poses: Array, dt_s: float, centres: Array, moving: Array, kn
     return f"the plan hits the object now at x {x:.1f} m, y {y:.1f} m after {(when + 1) * dt_s:.1f} s"
 
 
-def off_road_reason(dt_s: float, centres: Array, moving: Array, known: SafetyContext) -> str:
+def off_road_reason(dt_s: float, centres: Array, moving: Array, safety_context: SafetyContext) -> str:
     """When the outline of the vehicle leaves the drivable space; empty if it does not, at standstill, or if the space
     is unknown.
 
     A vehicle that is outside already may drive back: only movement further out counts.
     """
-    if known.grid is None:
+    if safety_context.grid is None:
         return ""
-    here = box_centres(np.zeros((1, 3)), known.config.vehicle)
-    clearance = exact_road_clearances(known.grid, np.concatenate([here, centres]), known.config.vehicle)
+    here = box_centres(np.zeros((1, 3)), safety_context.config.vehicle)
+    clearance = exact_road_clearances(
+        safety_context.grid, np.concatenate([here, centres]), safety_context.config.vehicle
+    )
     best_so_far = np.maximum.accumulate(clearance)[:-1]
-    out = (clearance[1:] <= 0.0) & (clearance[1:] < best_so_far - known.grid.resolution_m) & moving
+    out = (clearance[1:] <= 0.0) & (clearance[1:] < best_so_far - safety_context.grid.resolution_m) & moving
     if not out.any():
         return ""
     return f"the plan leaves the drivable space after {(int(np.argmax(out)) + 1) * dt_s:.1f} s"
 
 
-def safety_check(plan: Plan, known: SafetyContext, repairs: int = 0) -> SafetyCheck:
+def safety_check(plan: Plan, safety_context: SafetyContext, repairs: int = 0) -> SafetyCheck:
     """SafetyCheck of the poses of a plan, up to 4 s."""
     steps = min(STEPS, int(plan.trajectory.horizon_s / DT_S + 1e-6))
-    if steps == 0 or not known.can_check:
+    if steps == 0 or not safety_context.can_check:
         return SafetyCheck(repairs=repairs, horizon_s=steps * DT_S)
     poses = kinematics.resample(plan.trajectory, DT_S * np.arange(1, steps + 1))
     padded = np.concatenate([poses, np.repeat(poses[-1:], STEPS - steps, axis=0)])
-    vehicle, observation = known.config.vehicle, known.observation
+    vehicle, observation = safety_context.config.vehicle, safety_context.observation
     states = states_of_poses(padded[None], observation.ego.speed_mps)
-    safety, centers, road_clearance_m = _check_states(known, states, vehicle, exact=True)
+    safety, centers, road_clearance_m = _check_states(safety_context, states, vehicle, exact=True)
     unsafe = int(safety.first_unsafe[0])
     samples = np.arange(1, steps + 1)
     gap = None
-    if known.others is not None:
-        size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), known.config.scoring.clearance_max_m
-        gap = float(contacts.clearances(centers[:, samples], size, known.scene.agents, samples, at_most_m).min())
+    if safety_context.others is not None:
+        size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), safety_context.config.scoring.clearance_max_m
+        gap = float(
+            contacts.clearances(centers[:, samples], size, safety_context.scene.agents, samples, at_most_m).min()
+        )
     return SafetyCheck(
-        None if observation.agents is None or known.forecast is None else known.forecast.source,
+        None if observation.agents is None or safety_context.forecast is None else safety_context.forecast.source,
         observation.agents_age_s,
         gap,
-        known.grid is not None,
+        safety_context.grid is not None,
         observation.drivable_age_s,
-        None if known.grid is None else float(road_clearance_m[:, samples].min()),
+        None if safety_context.grid is None else float(road_clearance_m[:, samples].min()),
         None if unsafe > steps else unsafe * DT_S,
         repairs,
         steps * DT_S,
@@ -376,34 +371,34 @@ def states_of_poses(poses: Array, speed_mps: float) -> Array:
     return states
 
 
-def safety_of_states(known: SafetyContext, states: Array, exact: bool = False) -> Safety:
+def safety_of_states(safety_context: SafetyContext, states: Array, exact: bool = False) -> Safety:
     """Safety by the positions and speeds of states (N, 41, 11). `exact` checks the road like the guard, at six times
     the cost."""
-    return _check_states(known, states, known.stopping_vehicle, exact)[0]
+    return _check_states(safety_context, states, safety_context.stopping_vehicle, exact)[0]
 
 
 def _check_states(
-    known: SafetyContext, states: Array, vehicle: VehicleConfig, exact: bool
+    safety_context: SafetyContext, states: Array, vehicle: VehicleConfig, exact: bool
 ) -> tuple[Safety, Array, Array]:
     """Safety of states (N, 41, 11), with collisions of `vehicle`; the car's box centres (N, 41, 3), and its distances
     (N, 41) to the edge of the road, if it is known."""
     centers, clearances_m = np.empty((len(states), STEPS + 1, 3)), np.empty((len(states), STEPS + 1))
     by_step, excess = np.empty((len(states), STEPS + 1)), np.empty(len(states))
     box = ((vehicle.length_m, vehicle.width_m), vehicle.rear_axle_to_center_m)
-    road = (*known.for_kernels, *known.road_outline(exact))
-    ahead_m = known.config.vehicle.rear_axle_to_center_m
+    road = (*safety_context.for_kernels, *safety_context.road_outline(exact))
+    ahead_m = safety_context.config.vehicle.rear_axle_to_center_m
     kernels.plan_safety(states, *box, ahead_m, *road, FAULT_RULE, centers, clearances_m, by_step, excess)
     return Safety(by_step, excess), centers, clearances_m
 
 
-def stays_on_road(known: SafetyContext, centers: Array) -> Array:
+def stays_on_road(safety_context: SafetyContext, centers: Array) -> Array:
     """(N,) bool of box centres (N, 41, 3): whether the corners stay in the drivable space, without margin, as in the
     driving score."""
-    if known.grid is None:
+    if safety_context.grid is None:
         return np.ones(len(centers), bool)
-    vehicle = known.config.vehicle
+    vehicle = safety_context.config.vehicle
     corners = drivable.corners(np.array([vehicle.length_m, vehicle.width_m]))
-    distances_m = drivable.likely_box_distances(known.grid, centers, corners)
+    distances_m = drivable.likely_box_distances(safety_context.grid, centers, corners)
     return np.asarray((distances_m > LIKELY_M).all(axis=1))
 
 

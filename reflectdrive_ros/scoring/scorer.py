@@ -46,10 +46,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import kinematics
-from ..config import ScoringConfig, VehicleConfig
-from ..domain import Array, DrivableGrid, Trajectory
-from ..field_checks import check_array
+from ..core import kinematics
+from ..core.config import ScoringConfig, VehicleConfig
+from ..core.domain import Array, DrivableGrid, Trajectory
+from ..core.field_checks import check_array
 from . import contacts, metrics
 from .areas import MapAreas, RedLights
 from .contacts import AgentTracks
@@ -131,13 +131,13 @@ class ScoreCard:
     def __len__(self) -> int:
         return len(self.score)
 
-    def of(self, places: Array) -> ScoreCard:
+    def of(self, indices: Array) -> ScoreCard:
         """The card of these (K,) trajectories alone."""
-        found: dict[str, Any] = {}
+        parts_by_name: dict[str, Any] = {}
         for entry in fields(self):
             part = getattr(self, entry.name)
-            found[entry.name] = None if part is None else part[places]
-        return ScoreCard(**found)
+            parts_by_name[entry.name] = None if part is None else part[indices]
+        return ScoreCard(**parts_by_name)
 
 
 def score(
@@ -151,7 +151,7 @@ def score(
     """Scores of candidates (N, 8, 3) at 0.5 .. 4 s or (N, 40, 3) at 0.1 .. 4 s, simulated and judged in the scene.
 
     A Trajectory is one candidate: its first 4 s; its own poses where they are 0.1 or 0.5 s apart, else interpolated.
-    `previous_states` (41, 11), or (N, 41, 11), are the `states` of the plan made 0.5 s earlier, for extended comfort.
+    `previous_states` (41, 11), or (N, 41, 11), are the `states` of the plan 0.5 s earlier, for extended comfort.
     A candidate's score does not depend on the others of its batch. Raises ValueError on another shape or NaN.
     """
     if isinstance(candidates, Trajectory):
@@ -185,11 +185,11 @@ def scored_poses(trajectory: Trajectory) -> Array:
 
 def concat_cards(cards: list[ScoreCard]) -> ScoreCard:
     """Cards of one scene as one."""
-    found: dict[str, Any] = {}
+    parts_by_name: dict[str, Any] = {}
     for entry in fields(ScoreCard):
         parts = [getattr(card, entry.name) for card in cards]
-        found[entry.name] = None if parts[0] is None else np.concatenate(parts)
-    return ScoreCard(**found)
+        parts_by_name[entry.name] = None if parts[0] is None else np.concatenate(parts)
+    return ScoreCard(**parts_by_name)
 
 
 def score_states(
@@ -200,7 +200,7 @@ def score_states(
     official: bool = False,
     previous_states: Array | None = None,
 ) -> ScoreCard:
-    """As `score`, of trajectories that are driven already: states (N, 41, 11) of `simulate`, from the ego's place."""
+    """As `score`, of trajectories that are driven already: states (N, 41, 11) of `simulate`, from the ego's pose."""
     config = config or ScoringConfig()
     driven = judge_alone(scene, states, config, official=official)
     return judge_among_agents(scene, driven, config, official=official, previous_states=previous_states)
@@ -219,13 +219,13 @@ class DrivenStates:
     lk: Array
     progress_m: Array
 
-    def of(self, places: Array) -> DrivenStates:
+    def of(self, indices: Array) -> DrivenStates:
         """These (K,) trajectories alone."""
-        found: dict[str, Any] = {}
+        parts_by_name: dict[str, Any] = {}
         for entry in fields(self):
             part = getattr(self, entry.name)
-            found[entry.name] = part.of(places) if isinstance(part, metrics.EgoAreas) else part[places]
-        return DrivenStates(**found)
+            parts_by_name[entry.name] = part.of(indices) if isinstance(part, metrics.EgoAreas) else part[indices]
+        return DrivenStates(**parts_by_name)
 
 
 def judge_alone(
@@ -375,6 +375,6 @@ def _previous(previous_states: Array, states: Array) -> Array:
 def _around_waypoints(by_step: Array) -> Array:
     """(N, 8) least value of (N, 41) within 0.5 s of each waypoint."""
     blocks = np.minimum.reduceat(by_step, STEPS_PER_WAYPOINT * np.arange(WAYPOINTS + 1), axis=1)
-    found = np.minimum(blocks[:, :-1], blocks[:, 1:])
-    np.minimum(found[:, :-1], by_step[:, WAYPOINT_STEPS[1:]], out=found[:, :-1])
-    return np.asarray(found)
+    least = np.minimum(blocks[:, :-1], blocks[:, 1:])
+    np.minimum(least[:, :-1], by_step[:, WAYPOINT_STEPS[1:]], out=least[:, :-1])
+    return np.asarray(least)

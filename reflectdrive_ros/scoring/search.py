@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..domain import Array
-from ..tokens import Codebook, TokenLayout
+from ..core.domain import Array
+from ..core.tokens import Codebook, TokenLayout
 
 DELTA = 10  # bins; 221 pairs, 3 m either way with bins of 0.3 m
 
@@ -38,9 +38,9 @@ def _ball_steps(delta: int) -> Array:
     """(M, 2) steps within Manhattan distance `delta`, in the order of `ball`."""
     reach = np.arange(-delta, delta + 1)
     steps = np.stack(np.meshgrid(reach, reach, indexing="ij"), axis=-1).reshape(-1, 2)
-    far = np.abs(steps).sum(axis=1)
-    order = np.lexsort((steps[:, 1], steps[:, 0], (steps**2).sum(axis=1), far))
-    return np.asarray(steps[order][: (far <= delta).sum()])
+    distance = np.abs(steps).sum(axis=1)
+    order = np.lexsort((steps[:, 1], steps[:, 0], (steps**2).sum(axis=1), distance))
+    return np.asarray(steps[order][: (distance <= delta).sum()])
 
 
 def search_stride(codebook: Codebook) -> int:

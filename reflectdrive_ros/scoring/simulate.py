@@ -21,8 +21,8 @@ from functools import lru_cache
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ..config import VehicleConfig
-from ..domain import Array
+from ..core.config import VehicleConfig
+from ..core.domain import Array
 
 DT_S: float = kernels.DT_S  # 0.1
 STEPS: int = kernels.STEPS  # 40, 4 s

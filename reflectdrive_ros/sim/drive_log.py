@@ -7,13 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from ..config import VehicleConfig
-from ..domain import Array
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..maps.roads import RoadMap
 from ..scoring import metrics
 from ..scoring.simulate import DT_S, STATE_SIZE, STEPS, VX
 from . import incidents
 from .ego import Ego
-from .network.roads import RoadMap
 from .traffic.actors import Shape, Snapshot
 
 RECONTACT_S = 1.0  # an actor that had no contact for this long may be hit again
@@ -28,7 +28,7 @@ MIN_COMFORT_STATES = 15  # the jerk's window; a shorter drive is not judged
 
 @dataclass(frozen=True)
 class Event:
-    """Something that a drive is remembered for."""
+    """An event of a drive: its kind, its time and one sentence."""
 
     kind: str  # collision, off_road, red_light, speeding, off_route, stuck or end_of_route
     time_s: float  # since the drive began

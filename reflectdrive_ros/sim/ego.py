@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..config import VehicleConfig
-from ..domain import Array, EgoState, Plan
-from ..field_checks import check_array
+from ..core import geometry, kinematics
+from ..core.config import VehicleConfig
+from ..core.domain import Array, EgoState, Plan
+from ..core.field_checks import check_array
 from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
 
 BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear

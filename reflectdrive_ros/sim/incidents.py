@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import AgentKind, Array
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import AgentKind, Array
+from ..maps.roads import RoadMap
 from ..scoring import contacts, drivable, metrics
 from . import local_map
 from .ego import Ego
-from .network.roads import RoadMap
 from .traffic.actors import Actors, Lamp, Snapshot
 
 CLEARANCE_MAX_M = 20.0  # gaps to agents are reported up to this
@@ -91,9 +91,9 @@ class StopLines:
         ]
         # Coordinates along and across the line: driving direction is its left-to-right turned left.
         length2 = np.maximum((self._across**2).sum(axis=1), 1e-9)
-        ways = [(self._across[:, 0] * tip[:, 1] - self._across[:, 1] * tip[:, 0]) for tip in tips]
+        sides = [(self._across[:, 0] * tip[:, 1] - self._across[:, 1] * tip[:, 0]) for tip in tips]
         share = (tips[1] * self._across).sum(axis=1) / length2
-        crossed = np.flatnonzero((ways[0] <= 0) & (ways[1] > 0) & (share >= 0) & (share <= 1))
+        crossed = np.flatnonzero((sides[0] <= 0) & (sides[1] > 0) & (share >= 0) & (share <= 1))
         ours = [index for index in crossed if route.intersection(self._signals[index].connectors)]
         judged = ours or list(crossed)
         return bool(judged) and all(snapshot.lamps[index] == Lamp.RED for index in judged)

@@ -1,7 +1,7 @@
 """Navigation instructions: the command and one short sentence, from the lanes of the route ahead.
 
-Only places with a choice are mentioned: a bend, a joint of two roads or a junction with a single continuation is part
-of the road. A dead end is mentioned too, because it requires a U-turn. In a roundabout the choice is the exit: the
+Only junctions with a choice are mentioned: a bend, a joint of two roads or a junction with a single continuation is
+part of the road. A dead end is mentioned too, because it requires a U-turn. In a roundabout the choice is the exit: the
 command is to continue until the next exit is the right one.
 """
 
@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Command
-from .network.roads import RoadLane, RoadMap, RoadType, Turn
+from ..core import geometry
+from ..core.domain import Command
+from ..maps.roads import RoadLane, RoadMap, RoadType, Turn
 
 NOTICE_M = 40.0  # a turn is announced this far ahead
 FAR_M = 200.0  # the largest roundabout is left by then
@@ -41,12 +41,12 @@ def next_instruction(road_map: RoadMap, lane_keys: Sequence[int], along_m: float
     starts = _lane_starts(road_map, lane_keys, along_m)
     lane_keys = lane_keys[: len(starts)]
     choices, circles = _junction_choices(road_map), _turning_circles(road_map)
-    for place, (start_m, key) in enumerate(zip(starts, lane_keys, strict=True)):
+    for index, (start_m, key) in enumerate(zip(starts, lane_keys, strict=True)):
         if start_m > NOTICE_M:
             break
         lane = road_map.lanes[key]
         if lane.road_type is RoadType.ROUNDABOUT:
-            return _roundabout(road_map, lane_keys[place:], starts[place:])
+            return _roundabout(road_map, lane_keys[index:], starts[index:])
         if key in circles:
             return (Command.LEFT if circles[key] > 0 else Command.RIGHT), SENTENCES[Turn.BACK] + _distance_text(start_m)
         if key in choices:
@@ -56,14 +56,14 @@ def next_instruction(road_map: RoadMap, lane_keys: Sequence[int], along_m: float
 
 
 def _lane_starts(road_map: RoadMap, lane_keys: Sequence[int], along_m: float) -> list[float]:
-    """How far ahead the lanes within FAR_M begin; one that is changed to begins where the one before does."""
+    """How far ahead the lanes within FAR_M begin; the target of a lane change begins where the lane before does."""
     starts = [-along_m]
     for key, after in pairwise(lane_keys):
         if starts[-1] > FAR_M:
             break
         lane = road_map.lanes[key].lane
-        beside = after in lane.beside and after not in lane.successors
-        starts.append(starts[-1] + (0.0 if beside else float(geometry.arc_lengths(lane.centerline)[-1])))
+        is_change = after in lane.adjacent and after not in lane.successors
+        starts.append(starts[-1] + (0.0 if is_change else float(geometry.arc_lengths(lane.centerline)[-1])))
     return starts
 
 
@@ -72,9 +72,9 @@ def _roundabout(road_map: RoadMap, lane_keys: Sequence[int], starts: Sequence[fl
     ring = 0
     while ring < len(lane_keys) and road_map.lanes[lane_keys[ring]].road_type is RoadType.ROUNDABOUT:
         ring += 1
-    if ring == len(lane_keys):  # the exit is beyond the known part of the route
+    if ring == len(lane_keys):  # the exit is beyond the end of `lane_keys`
         return Command.STRAIGHT, "take the roundabout" + _distance_text(starts[0])
-    exits = {road_map.lanes[key].edge: place for place, key in enumerate(lane_keys[:ring]) if _has_exit(road_map, key)}
+    exits = {road_map.lanes[key].edge: index for index, key in enumerate(lane_keys[:ring]) if _has_exit(road_map, key)}
     side, leaving = ("right", Command.RIGHT) if _roundabouts_turn_left(road_map) else ("left", Command.LEFT)
     leave_m = 0.0  # at the exit
     if exits:
@@ -120,7 +120,7 @@ def _roundabouts_turn_left(road_map: RoadMap) -> bool:
 def _turning_circles(road_map: RoadMap) -> Mapping[int, float]:
     """Lanes of the circles at dead ends, with those that lead in and out, and how far the circle's lane turns."""
     lanes = road_map.lanes
-    found: dict[int, float] = {}
+    turn_by_lane: dict[int, float] = {}
     for key, lane in lanes.items():
         if (
             lane.road_type is RoadType.DEAD_END
@@ -128,27 +128,27 @@ def _turning_circles(road_map: RoadMap) -> Mapping[int, float]:
             and abs(_heading_change(lane)) > CIRCLE_RAD
         ):
             around = (*lane.lane.predecessors, key, *lane.lane.successors)
-            found.update(dict.fromkeys(around, _heading_change(lane)))
-    return found
+            turn_by_lane.update(dict.fromkeys(around, _heading_change(lane)))
+    return turn_by_lane
 
 
 @lru_cache(maxsize=4)
 def _junction_choices(road_map: RoadMap) -> frozenset[int]:
     """Lanes across junctions that are one of several continuations, and those of U-turns."""
     lanes = road_map.lanes
-    ways: dict[str, dict[int, frozenset[str]]] = {}
+    roads_by_connector: dict[str, dict[int, frozenset[str]]] = {}
     for lane in lanes.values():
         if lane.across_junction is None:
             for key in lane.lane.successors:
                 if lanes[key].across_junction is not None:
-                    ways.setdefault(lane.edge, {})[key] = _next_roads(lanes, key)
-    found = set()
-    for across in ways.values():
+                    roads_by_connector.setdefault(lane.edge, {})[key] = _next_roads(lanes, key)
+    choices = set()
+    for across in roads_by_connector.values():
         onwards = {road for key, roads in across.items() if lanes[key].turn is not Turn.BACK for road in roads}
         for key in across:
             if len(onwards) > 1 or lanes[key].turn is Turn.BACK:
-                found.update(_junction_chain(lanes, key))
-    return frozenset(found)
+                choices.update(_junction_chain(lanes, key))
+    return frozenset(choices)
 
 
 def _junction_chain(lanes: Mapping[int, RoadLane], key: int) -> list[int]:

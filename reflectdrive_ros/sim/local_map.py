@@ -1,4 +1,4 @@
-"""The map around one place, ego frame: areas and red lights of the driving score; lanes, lights and stop lines of
+"""The map around one pose, ego frame: areas and red lights of the driving score; lanes, lights and stop lines of
 observations."""
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import shapely
 
-from .. import geometry
-from ..domain import Array, LanePolylines, LightState, StopLines, TrafficLights
-from ..lanes import LaneSegments
+from ..core import geometry
+from ..core.domain import Array, LanePolylines, LightState, StopLines, TrafficLights
+from ..core.lanes import LaneSegments
+from ..maps.roads import RoadMap
 from ..scoring.areas import REACH_M, MapAreas, RedLights
 from ..scoring.simulate import STEPS
 from .network.navigation import lanes_by_edge
-from .network.roads import RoadMap
 from .traffic.actors import Lamp
 
 RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town
@@ -29,7 +29,7 @@ SLIVER_M2 = 1e-4  # a smaller part of a cut area is rounding
 
 @dataclass(frozen=True, eq=False)
 class _Layers:
-    """The polygons of a map as rings, found by place."""
+    """The polygons of a map as rings, searched by position."""
 
     tree: shapely.STRtree
     rings: tuple[Array, ...]  # lanes, then roads, then junctions
@@ -83,14 +83,14 @@ def route_with_neighbours(road_map: RoadMap, route_lanes: Collection[int]) -> fr
     """
     lanes = road_map.lanes
     edges = {lanes[key].edge for key in route_lanes if lanes[key].across_junction is None}
-    found = frozenset(route_lanes).union(*(lanes_by_edge(road_map)[edge] for edge in edges))
+    keys = frozenset(route_lanes).union(*(lanes_by_edge(road_map)[edge] for edge in edges))
     joining = {
         after
-        for key in found
+        for key in keys
         for after in lanes[key].lane.successors
-        if lanes[after].across_junction is not None and found.intersection(lanes[after].lane.successors)
+        if lanes[after].across_junction is not None and keys.intersection(lanes[after].lane.successors)
     }
-    return found | joining
+    return keys | joining
 
 
 def red_lights(
@@ -108,14 +108,14 @@ def red_lights(
     ego_from_map = geometry.invert(map_from_ego)
     on_route = route_with_neighbours(road_map, route_lanes)
     rings, red = [], []
-    all_shown = lamps[: STEPS + 1] == Lamp.RED
-    for index in np.flatnonzero(all_shown.any(axis=0)).tolist():
-        shown = all_shown[:, index]
+    is_red = lamps[: STEPS + 1] == Lamp.RED
+    for index in np.flatnonzero(is_red.any(axis=0)).tolist():
+        red_steps = is_red[:, index]
         for key in road_map.signals[index].connectors:
             if key in on_route:
                 for ring in (ring for part in road_map.lanes[key].lane.polygons for ring in _simple_rings(part)):
                     rings.append(geometry.transform_points(ego_from_map, ring))
-                    red.append(shown)
+                    red.append(red_steps)
     return RedLights(tuple(rings), np.array(red) if red else np.zeros((0, STEPS + 1), bool))
 
 
@@ -137,7 +137,7 @@ def lights_of_route(
     road_map: RoadMap, lamps: Array, map_from_ego: Array, route_lanes: Collection[int]
 ) -> tuple[TrafficLights, StopLines]:
     """Lights and their stop lines on the route (`route_with_neighbours`) within LIGHTS_RADIUS_M of a pose (3,), nearest
-    first; a light's id is its place in `road_map.signals`."""
+    first; a light's id is its index in `road_map.signals`."""
     on_route = route_with_neighbours(road_map, route_lanes)
     ids = np.array([k for k, each in enumerate(road_map.signals) if on_route.intersection(each.connectors)], int)
     lines = np.reshape([road_map.signals[index].stop_line for index in ids], (-1, 2, 2))

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import CameraFrame, ForecastSource
 from ..data.scene import FAMILIES, INSTANTS_S, NOW, DrivingScene
-from ..domain import CameraFrame, ForecastSource
+from ..maps.roads import RoadError
 from ..scoring import reference
 from ..scoring.scorer import Reference
 from ..scoring.simulate import simulate
 from .expert import sampling_planner, scenario_tags, scene_extraction
 from .network import towns
-from .network.roads import RoadError
 from .render import appearance, camera, scenery
 from .traffic import traffic_log
 from .traffic.scripted_actors import ScriptedActor
@@ -34,15 +34,15 @@ from .traffic.traffic_log import TrafficLog
 
 STEP_S = 0.1
 STEP_NS = 100_000_000
-GROUP = 16  # moments that are made into scenes together
+GROUP = 16  # moments that become scenes together
 MAX_SCENES_PER_TOWN = 100  # of one town, at most
 TOWNS_MAX = 8  # for one shard of 250; families that are rare in one town are searched in the next
 WARM_UP_S, RECORDED_S = 15.0, 55.0
-MIN_STEPS_APART = 15  # between two scenes of one car
+MIN_STEP_DISTANCE = 15  # between two scenes of one car
 CANDIDATES_PER_SCENE = 30  # moments evaluated per required scene; another town takes longer
 MIN_EXPERT_SCORE = 0.55  # below this PDMS the expert has failed and the scene is left out
 EASY_SCORE = 0.8  # a scene with this PDMS for driving straight on is easy ..
-EASY_KEPT_SHARE = 0.3  # .. and of such scenes this share is kept
+EASY_SHARE = 0.3  # .. and of such scenes this share remains
 # lateral acceleration of the expert in curves, where it differs from the default
 LATERAL_MPS2 = {"high_lateral_acceleration": 4.0}
 
@@ -54,7 +54,7 @@ class Options:
     width: int = 288
     height: int = 162
     pictures: bool = True
-    displaced_share: float = 0.0  # of the moments whose ego is far from where the log has it
+    displaced_share: float = 0.0  # of the moments whose ego is displaced from its logged pose
 
 
 def seed_of(*words: object) -> int:
@@ -82,29 +82,29 @@ class Moment:
 
     def excludes(self, other: Moment) -> bool:
         """Whether the two are too close to each other."""
-        return self.ego == other.ego and abs(self.step - other.step) < MIN_STEPS_APART
+        return self.ego == other.ego and abs(self.step - other.step) < MIN_STEP_DISTANCE
 
-    def excluded_by(self, taken: Mapping[int, Sequence[int]]) -> bool:
-        """Whether it is too close to one of the taken steps of its ego."""
-        return any(abs(self.step - step) < MIN_STEPS_APART for step in taken.get(self.ego, ()))
+    def excluded_by(self, used_steps: Mapping[int, Sequence[int]]) -> bool:
+        """Whether it is too close to one of the used steps of its ego."""
+        return any(abs(self.step - step) < MIN_STEP_DISTANCE for step in used_steps.get(self.ego, ()))
 
 
 def _split_group(
-    moments: Sequence[Moment], taken: Mapping[int, Sequence[int]], quota: int
+    moments: Sequence[Moment], used_steps: Mapping[int, Sequence[int]], quota: int
 ) -> tuple[list[Moment], Sequence[Moment]]:
-    """The next moments that are not excluded by those taken, at most `quota`, and the rest."""
+    """The next moments that are not excluded by the used steps, at most `quota`, and the rest."""
     group: list[Moment] = []
-    for place, moment in enumerate(moments):
-        if moment.excluded_by(taken):
+    for index, moment in enumerate(moments):
+        if moment.excluded_by(used_steps):
             continue
         if len(group) == min(quota, GROUP):
-            return group, moments[place:]
+            return group, moments[index:]
         group.append(moment)
     return group, []
 
 
 class Shard:
-    """The scenes of one shard, made one after the other, with `counts` of left-out scenes."""
+    """The scenes of one shard, in sequence, with `counts` of left-out scenes."""
 
     def __init__(self, split: str, index: int, size: int, folder: Path, options: Options | None = None) -> None:
         self.split, self.index, self.size, self.folder = split, index, size, folder
@@ -118,10 +118,10 @@ class Shard:
 
         Raises SumoMissing without SUMO, SumoFailed and OSError for what may pass: a full disk, a signal, a time limit.
         """
-        wanted = quotas(self.size)
-        made = 0
+        remaining = quotas(self.size)
+        scene_count = 0
         for number in range(TOWNS_MAX):
-            if not any(wanted.values()):
+            if not any(remaining.values()):
                 break
             name = f"{self.split}-{self.index:05d}-{number:02d}"
             try:
@@ -132,47 +132,47 @@ class Shard:
                 continue
             self.counts["towns"] += 1
             self.counts.update({f"traffic_{key}": value for key, value in log.counts.items()})
-            for scene in self._scenes_of_log(log, wanted):
-                yield replace(scene, name=f"{self.split}-{self.index:05d}-{made:03d}")
-                made += 1
-        self.counts.update({f"missing_{family}": missing for family, missing in wanted.items() if missing})
+            for scene in self._scenes_of_log(log, remaining):
+                yield replace(scene, name=f"{self.split}-{self.index:05d}-{scene_count:03d}")
+                scene_count += 1
+        self.counts.update({f"missing_{family}": missing for family, missing in remaining.items() if missing})
 
-    def _scenes_of_log(self, log: TrafficLog, wanted: dict[str, int]) -> Iterator[DrivingScene]:
+    def _scenes_of_log(self, log: TrafficLog, remaining: dict[str, int]) -> Iterator[DrivingScene]:
         town = log.road_map.name
         generator = np.random.default_rng(seed_of(town, "moments"))
         candidates = scenario_tags.find_candidates(log)
         static = scenery.build_scenery(log.road_map, seed_of(town, "scenery")) if self.options.pictures else None
-        taken: dict[int, list[int]] = {}
+        used_steps: dict[int, list[int]] = {}
         left = MAX_SCENES_PER_TOWN
-        # The rarest first: a moment that is several things is given to the family that needs it.
-        for family in sorted(wanted, key=lambda name: (int(candidates.masks[name].sum()), name)):
-            places = np.argwhere(candidates.masks[family])
-            quota = min(wanted[family], left)
-            places = generator.permutation(places)
+        # The rarest first: a moment of several families counts for the rarest.
+        for family in sorted(remaining, key=lambda name: (int(candidates.masks[name].sum()), name)):
+            indices = np.argwhere(candidates.masks[family])
+            quota = min(remaining[family], left)
+            indices = generator.permutation(indices)
             scripted_rows = candidates.scripted.get(family)
             if scripted_rows is not None:  # recorded events take precedence
-                places = places[np.argsort(scripted_rows[tuple(places.T)] >= 0, kind="stable")]
-            rows, columns = places[: CANDIDATES_PER_SCENE * quota].T
+                indices = indices[np.argsort(scripted_rows[tuple(indices.T)] >= 0, kind="stable")]
+            rows, columns = indices[: CANDIDATES_PER_SCENE * quota].T
             parked = np.full(len(rows), -1) if scripted_rows is None else scripted_rows[rows, columns]
             steps, egos = candidates.steps[rows], candidates.egos[columns]
             moments: Sequence[Moment] = [Moment(*each) for each in np.stack([steps, egos, parked], axis=1).tolist()]
             while moments and quota:
-                group, moments = _split_group(moments, taken, quota)
+                group, moments = _split_group(moments, used_steps, quota)
                 sure = [moment for k, moment in enumerate(group) if not any(map(moment.excludes, group[:k]))]
-                made = self._make_group(log, family, sure)
+                scenes = self._make_group(log, family, sure)
                 for moment in group:
-                    if moment.excluded_by(taken):
+                    if moment.excluded_by(used_steps):
                         continue
                     if moment not in sure:  # what excluded it makes no scene
-                        made |= self._make_group(log, family, [moment])
-                    if moment not in made:
+                        scenes |= self._make_group(log, family, [moment])
+                    if moment not in scenes:
                         continue
-                    extracted, scene = made[moment]
+                    extracted, scene = scenes[moment]
                     if static is not None:
                         images = self._render_images(log, static, scene, extracted.scripted, moment.step, moment.ego)
                         scene = replace(scene, cameras=images)
-                    taken.setdefault(moment.ego, []).append(moment.step)
-                    wanted[family] -= 1
+                    used_steps.setdefault(moment.ego, []).append(moment.step)
+                    remaining[family] -= 1
                     quota -= 1
                     left -= 1
                     yield scene
@@ -200,11 +200,11 @@ class Shard:
                 continue
             easy = sampling_planner.straight_ahead_score(extracted.scored)
             generator = np.random.default_rng(seed_of(seed, "easy"))
-            if easy > EASY_SCORE and generator.random() > EASY_KEPT_SHARE:
+            if easy > EASY_SCORE and generator.random() > EASY_SHARE:
                 self.counts["too_easy"] += 1
             else:
                 chosen.append((moment, extracted, easy))
-        made = {}
+        scenes = {}
         experts = self._plan_experts([extracted for _, extracted, _ in chosen])
         for (moment, extracted, easy), (progress, plan) in zip(chosen, experts, strict=True):
             if plan.score < MIN_EXPERT_SCORE or plan.nc < 1.0 or plan.dac < 1.0:
@@ -213,8 +213,8 @@ class Shard:
                 continue
             notes = {"expert_pdms": round(plan.score, 4), "straight_on_pdms": round(easy, 4)}
             scene = replace(extracted.scene, reference=progress, expert=plan.waypoints, notes=notes)
-            made[moment] = extracted, scene
-        return made
+            scenes[moment] = extracted, scene
+        return scenes
 
     def _plan_experts(
         self, group: Sequence[scene_extraction.ExtractedScene]

@@ -6,35 +6,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import geometry
-from ..config import VehicleConfig
-from ..domain import Array
-from ..lanes import lanes_at
+from ..core import geometry
+from ..core.config import VehicleConfig
+from ..core.domain import Array
+from ..core.lanes import lanes_at
+from ..maps.roads import RoadError, RoadMap
 from . import incidents
 from .ego import Ego, ego_at_speed
 from .network import navigation
 from .network.navigation import DEFAULT_SPEED_LIMIT_MPS, EgoRoute
-from .network.roads import RoadError, RoadMap
 from .network.routing import random_walk
 from .traffic.actors import Snapshot
 
 MAX_TRIES = 400
 WALK_M = 3000.0
 MIN_ROUTE_M = 400.0  # shorter routes are not used
-MAX_OFFSET_M = 0.05  # a lane change that should have begun already is no start
+MAX_OFFSET_M = 0.05  # a start is not in the middle of a lane change
 MIN_CLEARANCE_M = 8.0  # no other road user is closer
 FROM_START_M, TO_END_M = 12.0, 25.0  # of the lane
 STANDING_SHARE = 0.3  # share of drives that begin standing
 SHARE_OF_LIMIT = (0.3, 0.7)  # speeds of the others
 BRAKING_MPS2 = 1.5  # every start leaves room to stop before others, and before the junction, this gently
-MAX_LATERAL_M = 4.0  # agents at a larger lateral distance are not in the way
+MAX_LATERAL_M = 4.0  # agents at a larger lateral distance do not limit the speed
 LATERAL_MPS2 = 1.5
 LOOK_AHEAD_M = 30.0
 
 
 @dataclass(frozen=True, eq=False)
 class StartState:
-    """A place to begin: the ego, its route, where on it the rear axle is, and how far its front is along the lane."""
+    """Ego and route at the start, the arc length of the rear axle on the route, and that of the front on its lane."""
 
     ego: Ego
     route: EgoRoute
@@ -68,8 +68,8 @@ def sample_start(
             continue
         route = navigation.build_route(road_map, key, edges, begin_m=front_m)
         at_m = float(route.starts_m[0]) + front_m - front
-        _, aside = route.project(at_m, pose)
-        if route.length_m - at_m < MIN_ROUTE_M or abs(aside) > MAX_OFFSET_M:
+        _, lateral_m = route.project(at_m, pose)
+        if route.length_m - at_m < MIN_ROUTE_M or abs(lateral_m) > MAX_OFFSET_M:
             continue
         limit = road_map.lanes[key].lane.speed_limit_mps or DEFAULT_SPEED_LIMIT_MPS
         speed = 0.0 if at_rest else min(share * limit, _safe_speed(route, at_m, ego, snapshot, lanes[key] - front_m))

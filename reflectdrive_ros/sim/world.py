@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import geometry, kinematics
-from ..agent_history import AgentHistoryBuffer
-from ..agent_motion import with_motion
-from ..config import RouteConfig, VehicleConfig
-from ..domain import (
+from ..core import geometry, kinematics
+from ..core.agent_history import AgentHistoryBuffer
+from ..core.agent_motion import with_motion
+from ..core.config import RouteConfig, VehicleConfig
+from ..core.domain import (
     AgentHistory,
     Agents,
     Array,
@@ -38,6 +38,8 @@ from ..domain import (
     Plan,
     Trajectory,
 )
+from ..maps import road_file
+from ..maps.roads import RoadMap
 from ..scoring import drivable, reference
 from ..scoring.areas import MapAreas, RedLights
 from ..scoring.contacts import SAMPLES, AgentTracks
@@ -46,9 +48,8 @@ from ..scoring.simulate import DT_S, HORIZON_S, STEPS
 from . import instructions, local_map, start
 from .drive_log import DriveLog, Event, Recorder
 from .ego import Ego, step_ego
-from .network import maps, navigation, towns
+from .network import navigation, towns
 from .network.navigation import EgoRoute
-from .network.roads import RoadMap
 from .network.routing import random_walk
 from .render import appearance, camera, scenery
 from .render.appearance import Appearance
@@ -70,16 +71,16 @@ OFF_ROUTE_M = RouteConfig().back_within_m
 OFF_ROUTE_S = 2.0
 OFF_ROUTE_RAD = np.pi / 2
 REMOVE_AFTER_S = 2.0  # a hit vehicle is removed after this time, or it would block the town
-GRID_REUSE_M, GRID_REUSE_RAD = 10.0, 0.3  # a drivable grid rides along for this long
+GRID_REUSE_M, GRID_REUSE_RAD = 10.0, 0.3  # a drivable grid is reused within this distance and turn
 
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """Which world."""
+    """The options that determine a world."""
 
     seed: int = 0
-    town: str = ""  # name of a made town; empty: from the seed, as "demo-00003"
-    map_file: Path | None = None  # a Lanelet2 (.osm) or OpenDRIVE (.xodr, .xodr.gz) map instead of a made town
+    town: str = ""  # name of a generated town; empty: from the seed, as "demo-00003"
+    map_file: Path | None = None  # a Lanelet2 (.osm) or OpenDRIVE (.xodr, .xodr.gz) map instead of a generated town
     max_limit_mps: float | None = None  # a map's limits are at most this
     density: float = 1.0  # of the traffic; 1 is an ordinary afternoon
 
@@ -99,11 +100,11 @@ class World:
         self.options = options
         self.vehicle = vehicle or VehicleConfig()
         self._scratch = tempfile.TemporaryDirectory() if folder is None else None
-        place = Path(self._scratch.name) if self._scratch else Path(str(folder))
+        network_folder = Path(self._scratch.name) if self._scratch else Path(str(folder))
         if options.map_file is not None:
-            self.road_map: RoadMap = maps.load(options.map_file, place, options.max_limit_mps)
+            self.road_map: RoadMap = road_file.load(options.map_file, network_folder, options.max_limit_mps)
         else:
-            self.road_map = towns.make(options.name, options.seed, place)
+            self.road_map = towns.make(options.name, options.seed, network_folder)
         self._generator = np.random.default_rng([options.seed, 51])
         # the drivable space, one shapely geometry
         self.space = drivable.union_polygons([*self.road_map.roads.values(), *self.road_map.junctions.values()])
@@ -263,21 +264,21 @@ class World:
         return self._route.lanes_between(self._at_m - navigation.BEHIND_M, self._at_m + navigation.AHEAD_M)
 
     def _drivable_grid(self) -> DrivableGrid:
-        """The grid around the ego, kept while the ego is close to its origin: computing one takes 0.1 s."""
+        """The grid around the ego, reused while the ego is close to its origin: computing one takes 0.1 s."""
         map_from_ego = self._ego.map_from_ego
         if self._grid is not None:
-            made_from_now = geometry.compose(geometry.invert(self._grid[0]), map_from_ego)
-            if np.hypot(*made_from_now[:2]) < GRID_REUSE_M and abs(made_from_now[2]) < GRID_REUSE_RAD:
-                now_from_grid = geometry.compose(geometry.invert(made_from_now), self._grid[1].ego_from_grid)
+            then_from_now = geometry.compose(geometry.invert(self._grid[0]), map_from_ego)
+            if np.hypot(*then_from_now[:2]) < GRID_REUSE_M and abs(then_from_now[2]) < GRID_REUSE_RAD:
+                now_from_grid = geometry.compose(geometry.invert(then_from_now), self._grid[1].ego_from_grid)
                 return replace(self._grid[1], ego_from_grid=now_from_grid)
         around = self.areas()
-        made = drivable.grid_around_ego(
+        grid = drivable.grid_around_ego(
             drivable.union_polygons((*around.roadblocks, *around.intersections), "World.areas")
         )
-        self._grid = map_from_ego, made
-        return made
+        self._grid = map_from_ego, grid
+        return grid
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- steps -------------------------------------------------------------------------------------------------------
 
     def step(self, plan: Plan | None, dt_s: float = DT_S) -> tuple[Event, ...]:
         """Moves the ego along the plan (without one it brakes to a stop) and the traffic; returns the events.
@@ -309,7 +310,7 @@ class World:
         return self._recorder.watch(self.stamp_ns, self._ego, self.snapshot, route, progress_m, self.speed_limit_mps)
 
     def _navigate(self) -> tuple[Event, ...]:
-        """Updates the ego's place on its route; replaces the route if the ego has left it for good."""
+        """Updates the ego's arc length on its route; replaces the route if the ego has left it for good."""
         self._at_m, offset = self._route.project(self._at_m, self._ego.map_from_ego)
         turned = abs(float(geometry.wrap(self._route.pose_at(self._at_m)[2] - self._ego.map_from_ego[2])))
         self._off_route_steps = self._off_route_steps + 1 if abs(offset) > OFF_ROUTE_M or turned > OFF_ROUTE_RAD else 0

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..domain import Array
-from ..tokens import TokenLayout
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 
 KINDS = ("all", "goal", "goal_and_some", "any")
 KIND_PROBS = (0.20, 0.25, 0.25, 0.30)
@@ -47,7 +47,7 @@ def masked_actions(clean: Array, count: int, layout: TokenLayout, rng: np.random
     kinds = 1 + rng.choice(len(rest), size=(len(clean), count), p=rest)
     kinds[:, 0] = 0
     free = np.isin(np.arange(length), layout.free)
-    order = rng.random((len(clean), count, length)).argsort(-1)  # rank of each place
+    order = rng.random((len(clean), count, length)).argsort(-1)  # rank of each position
     order_free = np.where(free, rng.random((len(clean), count, length)), 2.0).argsort(-1).argsort(-1)
     some = rng.integers(1, len(layout.free), (len(clean), count, 1))  # hidden of the free ones, at least one is not
     share = rng.random((len(clean), count, 1))
@@ -89,15 +89,15 @@ def scale_along_path(points: Array, factor: Array) -> Array:
     step = np.diff(path, axis=1)
     length = np.hypot(step[..., 0], step[..., 1])
     along = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
-    wanted = factor[:, None] * along[:, 1:]
+    target_m = factor[:, None] * along[:, 1:]
     moving = length > MIN_STEP_M
     last = np.where(moving.any(axis=1), moving.shape[1] - 1 - moving[:, ::-1].argmax(axis=1), 0)
-    passed = (wanted[..., None] >= along[:, None, :-1]) & moving[:, None]  # steps that have passed by then
+    passed = (target_m[..., None] >= along[:, None, :-1]) & moving[:, None]  # steps that have passed by then
     at = np.where(passed, np.arange(moving.shape[1]), 0).max(axis=-1)
     at = np.minimum(at, last[:, None])
     row = np.arange(len(points))[:, None]
     size = length[row, at]
-    share = np.where(size > MIN_STEP_M, (wanted - along[row, at]) / np.maximum(size, MIN_STEP_M), 0.0)
+    share = np.where(size > MIN_STEP_M, (target_m - along[row, at]) / np.maximum(size, MIN_STEP_M), 0.0)
     moved = path[row, at] + share[..., None] * step[row, at]
     moved[..., 2:] = path[row, at, 2:] + np.minimum(share, 1.0)[..., None] * step[row, at, 2:]
     return np.asarray(moved)

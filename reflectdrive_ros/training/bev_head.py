@@ -59,18 +59,18 @@ class BevHead(nn.Module):
         patches: Tensor = outputs.view(-1, side, side, CHANNELS, PATCH, PATCH)
         return patches.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, CELLS, CELLS)
 
-    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor, known: Tensor) -> Tensor:
+    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor, has_labels: Tensor) -> Tensor:
         """Mean cross-entropy over cells and channels, 0 of the channels that a scene does not know.
 
         tokens (B, N, width), distances (B, X, Y) int8 as `fields.distance_map`, occupancy bool as a batch of
-        `occupancy`, known (B, 2) bool as of `losses.Batch`.
+        `occupancy`, has_labels (B, 2) bool as of `losses.Batch`.
         """
         road = distances[:, self.rows][:, :, self.columns] <= 0
-        wanted = torch.cat([road[:, None], occupancy], 1).float()
-        counts = known_channels(known)[:, :, None, None].expand_as(wanted)
-        return F.binary_cross_entropy_with_logits(self(tokens).float(), wanted, counts, pos_weight=self.weights)
+        target = torch.cat([road[:, None], occupancy], 1).float()
+        counts = channel_mask(has_labels)[:, :, None, None].expand_as(target)
+        return F.binary_cross_entropy_with_logits(self(tokens).float(), target, counts, pos_weight=self.weights)
 
 
-def known_channels(known: Tensor) -> Tensor:
+def channel_mask(has_labels: Tensor) -> Tensor:
     """(B, CHANNELS) 1 or 0 of (B, 2) bool: the road, then the occupancy at each instant."""
-    return torch.cat([known[:, :1], known[:, 1:].expand(-1, len(FUTURE_STEPS))], 1).float()
+    return torch.cat([has_labels[:, :1], has_labels[:, 1:].expand(-1, len(FUTURE_STEPS))], 1).float()

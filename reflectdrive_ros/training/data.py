@@ -1,7 +1,7 @@
 """Batches of a training run: scenes of a step, augmentation, targets.
 
 A batch depends on the seed and the number of its step only. Training therefore resumes within an epoch without a
-difference, batches can be made ahead in any order, and the batch of a failed step can be reproduced.
+difference, batches can be prepared ahead in any order, and the batch of a failed step can be reproduced.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import cv2
 import numpy as np
 import torch
 
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 from ..data import distance_map, occupancy
 from ..data.cache import CachedSet, Shape
-from ..domain import Array
 from ..features import images as features
 from ..features.images import PAD, WORDS
 from ..model.token.net import TokenNetConfig
 from ..scoring.scorer import SUB_SCORES
-from ..tokens import TokenLayout
 from . import augment
 from .goal_scores import GoalScores
 from .losses import Batch
@@ -47,12 +47,12 @@ class Source:
     layout: TokenLayout
     seed: int
     goal_scores: GoalScores | None = None  # of the same scenes
-    prompts: PromptCache | None = None  # likewise; in place of images, with an augmentation of its own
+    prompts: PromptCache | None = None  # likewise; instead of images, with an augmentation of its own
     targets: Array | None = None  # (N, 8, 3) poses in the augmented scenes of `prompts`; None: the expert's
 
     def rows(self, step: int) -> Array:
         """(batch,) scenes of a step. One set: every scene once per epoch, in a new order each epoch. Several sets:
-        drawn by their shares."""
+        sampled by their shares."""
         return batch_rows(step, self.config.batch, len(self.scenes), self.seed, self.scenes.shares)
 
     def batch(self, step: int, rank: int = 0, ranks: int = 1) -> Batch:
@@ -66,10 +66,10 @@ class Source:
         tables = color_tables(len(rows), config.color_jitter, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
         if self.targets is None:
-            wanted = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
+            targets = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
         else:
-            wanted = self.targets[rows]
-        points = wanted[..., : len(layout.axes)]
+            targets = self.targets[rows]
+        points = targets[..., : len(layout.axes)]
         clean = layout.clip(layout.encode(points))
         mask = augment.masked_actions if config.masking == "kinds" else augment.complementary_actions
         actions = mask(clean, config.masked_actions, layout, rng)
@@ -113,13 +113,13 @@ class Source:
             rows=torch.from_numpy(rows[mine]),
             mirrored=torch.from_numpy(mirror[mine]),
             with_route=torch.from_numpy(with_route[mine]),
-            known=torch.from_numpy(scenes.known[rows[mine]]),
+            has_labels=torch.from_numpy(scenes.known[rows[mine]]),
             masked=config.masked_actions,
             keys_values=torch.from_numpy(keys_values),
         )
 
     def _goals(self, rows: Array, mirror: Array) -> tuple[Array, Array, Array]:
-        """(batch, K, 2) ids of goals, (batch, K) scores and (batch, K, 5) their parts; K is 0 where none are known."""
+        """(batch, K, 2) ids of goals, (batch, K) scores and (batch, K, 5) their parts; K is 0 where none are stored."""
         if self.goal_scores is None:
             nothing = np.zeros((len(rows), 0, len(SUB_SCORES)), np.float32)
             return np.zeros((len(rows), 0, 2), int), nothing[..., 0], nothing
@@ -148,11 +148,11 @@ class Source:
             images = flip_images(images)
         count, height, width, _ = images.shape
         lit = cv2.LUT(np.ascontiguousarray(images).reshape(count * height, width, 3), table[None])
-        made = np.asarray(lit).reshape(-1, len(black), height, width, 3)
-        made[:, black] = 0
+        pixels = np.asarray(lit).reshape(-1, len(black), height, width, 3)
+        pixels[:, black] = 0
         if noise is not None:
-            made = noisy(made, noise)
-        return made.reshape(count, height, width, 3)
+            pixels = noisy(pixels, noise)
+        return pixels.reshape(count, height, width, 3)
 
     def _distances(self, row: int, mirror: bool) -> Array:
         shard, row_in_shard = self.scenes.location[row]
@@ -163,11 +163,11 @@ class Source:
 def unknown_sentences(scenes: CachedSet) -> list[str]:
     """What is left out of the losses of scenes without a map or without objects."""
     without_map, without_objects = (~scenes.known).sum(axis=0).tolist()
-    said = (
+    counts = (
         (without_map, "map: they have no L_field and no road in L_aux"),
         (without_objects, "objects: they have no occupancy in L_aux"),
     )
-    return [f"{count} of {len(scenes)} scenes have no {what}" for count, what in said if count]
+    return [f"{count} of {len(scenes)} scenes have no {what}" for count, what in counts if count]
 
 
 def shape_of(network: TokenNetConfig) -> Shape:
@@ -187,8 +187,8 @@ def shape_of(network: TokenNetConfig) -> Shape:
 
 
 def sample_goals(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """(B, S) places of goals (B, K) in the order of their likelihood, the first always among them."""
-    keys = rng.exponential(1.0, shape) * np.arange(1, shape[1] + 1)  # the smallest win, one K-th as often at place K
+    """(B, S) indices of goals (B, K) in the order of their likelihood, the first always among them."""
+    keys = rng.exponential(1.0, shape) * np.arange(1, shape[1] + 1)  # the smallest win, one K-th as often at index K
     keys[:, :1] = -1.0
     return np.argsort(keys, axis=1)[:, :RESCORED_GOALS]
 
@@ -225,12 +225,12 @@ def noisy(images: Array, rng: np.random.Generator) -> Array:
 
 
 def batches(source: Source, first: int, rank: int, ranks: int) -> Generator[Batch]:
-    """The batches from step `first` on, made ahead by threads."""
+    """The batches from step `first` on, prepared ahead by threads."""
     return prefetched(lambda step: source.batch(step, rank, ranks), first, PREFETCHED_BATCHES)
 
 
 def batch_rows(step: int, size: int, count: int, seed: int, shares: Array | None) -> Array:
-    """(size,) of `count` scenes, those of a step: drawn by their shares (count,) or, without these, `epoch_rows`."""
+    """(size,) of `count` scenes, those of a step: sampled by their shares (count,) or, without these, `epoch_rows`."""
     if shares is not None:
         return np.random.default_rng([seed, 1, step]).choice(count, size, p=shares)
     return epoch_rows(step, size, count, seed)
@@ -238,16 +238,16 @@ def batch_rows(step: int, size: int, count: int, seed: int, shares: Array | None
 
 def epoch_rows(step: int, size: int, count: int, seed: int) -> Array:
     """(size,) of `count` scenes, those of a step: every scene once per epoch, in a new order each epoch."""
-    wanted = np.arange(step * size, (step + 1) * size)
+    positions = np.arange(step * size, (step + 1) * size)
     orders = {
         epoch: np.random.default_rng([seed, 1, epoch]).permutation(count)
-        for epoch in range(wanted[0] // count, wanted[-1] // count + 1)
+        for epoch in range(positions[0] // count, positions[-1] // count + 1)
     }
-    return np.array([orders[at // count][at % count] for at in wanted.tolist()])
+    return np.array([orders[at // count][at % count] for at in positions.tolist()])
 
 
 def prefetched(make: Callable[[int], Made], first: int, ahead: int) -> Generator[Made]:
-    """What `make` gives for the steps from `first` on, `ahead` of them made in advance by threads."""
+    """What `make` gives for the steps from `first` on, `ahead` of them prepared in advance by threads."""
     with ThreadPoolExecutor(ahead) as pool:
         coming: list[Future[Made]] = []
         step = first

@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from ..config import ConfigError, ScoringConfig
+from ..core.config import ConfigError, ScoringConfig
+from ..core.vector_spec import VectorSpec
 from ..data import shards
-from ..files import lock_folder
-from ..provenance import provenance
-from ..stopping import defer_signals
-from ..storage import location
-from ..vector_spec import VectorSpec
+from ..infra.files import lock_folder
+from ..infra.provenance import provenance
+from ..infra.signals import defer_signals
+from ..infra.storage import location
 from . import diffusion, recorded_samples, runs, settings, train_state, vector_data
 from .diffusion import DiffusionJob
 from .fabric import launch_fabric
@@ -56,25 +56,27 @@ def train(
 
     with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
         with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
-            made = [_training_set(each, network.spec, sources, hold_out, on_damage, progress) for each in sources.sets]
-        found = [samples for samples, _ in made]
-        scenes = found[0] if len(found) == 1 else vector_data.merge(found, sources.weights)
+            described_sets = [
+                _training_set(each, network.spec, sources, hold_out, on_damage, progress) for each in sources.sets
+            ]
+        sample_sets = [samples for samples, _ in described_sets]
+        scenes = sample_sets[0] if len(sample_sets) == 1 else vector_data.merge(sample_sets, sources.weights)
         if len(scenes) < config.data.batch:
             raise ConfigError(
                 f"{sources.sets[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})"
             )
         limit = config.checkpointing.validation_scenes
-        known = diffusion.load_validation(sources.val, network.spec, limit, on_damage) if sources.val else None
+        validation_set = diffusion.load_validation(sources.val, network.spec, limit, on_damage) if sources.val else None
         about: dict[str, Any] = {
             "train": [
                 {**described, "used": len(each), "weight": weight}
-                for (each, described), weight in zip(made, sources.weights, strict=True)
+                for (each, described), weight in zip(described_sets, sources.weights, strict=True)
             ],
             **provenance(),
         }
         if init_from is not None:
             about["init_from"] = init_from
-        job = DiffusionJob(config, network, scenes, known, sources.out, about, sources.init_from)
+        job = DiffusionJob(config, network, scenes, validation_set, sources.out, about, sources.init_from)
         runs.check_same_scenes(sources.out, scenes.key, sources.sets[0])
         columns = diffusion.columns_of(config)
         log = RunLog(sources.out, config.data.batch, columns, diffusion.summary, console, fabric.is_global_zero)

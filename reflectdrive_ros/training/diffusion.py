@@ -13,21 +13,21 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
-from ..domain import Array
 from ..features.vectors import VectorInputs, vector_inputs
-from ..model.curve import checkpoint
-from ..model.curve.net import Context, CurveNet, CurveNetConfig, VectorTensors
+from ..model.denoiser import checkpoint
+from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, score
-from ..vector_spec import VectorSpec
 from . import data, diffusion_losses, diffusion_rewards, trainer, vector_data
 from . import rewards as rewards_of
 from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
-from .diffusion_rewards import waypoint_places
+from .diffusion_rewards import waypoint_steps
 from .ego_perturbation import perturb_ego
 from .rewards import ScorePool
 from .settings import DiffusionTrainConfig
@@ -69,7 +69,7 @@ class DiffusionJob:
     """`trainer.Job` of a denoiser."""
 
     config: DiffusionTrainConfig
-    network: CurveNetConfig
+    network: DenoiserNetConfig
     scenes: VectorSet
     validation: VectorValidation | None
     out: Path
@@ -80,47 +80,47 @@ class DiffusionJob:
     def has_validation(self) -> bool:
         return self.validation is not None
 
-    def make_net(self, generator: torch.Generator, fresh: bool) -> CurveNet:
-        net = CurveNet(self.network)
+    def make_net(self, generator: torch.Generator, fresh: bool) -> DenoiserNet:
+        net = DenoiserNet(self.network)
         net.initialise(generator)
         return net
 
     def batches(self, first: int, rank: int, ranks: int) -> Generator[VectorBatch]:
-        """The batches from step `first` on, made ahead by threads."""
+        """The batches from step `first` on, prepared ahead by threads."""
         return data.prefetched(lambda step: self.batch(step, rank, ranks), first, PREFETCHED_BATCHES)
 
     def batch(self, step: int, rank: int = 0, ranks: int = 1) -> VectorBatch:
         """The scenes of one process in a step; it depends on the seed and the number of the step only."""
         config, seed = self.config.data, self.config.seed
         rng = np.random.default_rng([seed, 2, step])
-        places = self.places(step)
-        arrays = self.scenes.arrays(places)
-        displaced = self.scenes.recorded[places] & (rng.random(len(places)) < config.perturb_prob)
+        indices = self.indices(step)
+        arrays = self.scenes.arrays(indices)
+        displaced = self.scenes.recorded[indices] & (rng.random(len(indices)) < config.perturb_prob)
         if displaced.any():
             arrays = perturb_ego(arrays, displaced, rng, self.network.spec.future_dt_s)
-        mirrored = rng.random(len(places)) < config.flip_prob
+        mirrored = rng.random(len(indices)) < config.flip_prob
         arrays = vector_data.mirror(arrays, mirrored)
         if self.network.spec.route_line_rows:  # else a scene without lanes has no route
-            arrays = vector_data.without_map(arrays, rng.random(len(places)) < config.map_dropout, self.network.spec)
+            arrays = vector_data.without_map(arrays, rng.random(len(indices)) < config.map_dropout, self.network.spec)
         if self.network.spec.ego_frenet:
             arrays = vector_data.with_frenet_futures(arrays, self.network.spec)
-        return VectorBatch.of(arrays, places, mirrored, config, rng, slice(rank, None, ranks))
+        return VectorBatch.of(arrays, indices, mirrored, config, rng, slice(rank, None, ranks))
 
-    def places(self, step: int) -> Array:
+    def indices(self, step: int) -> Array:
         """(batch,) samples of a step. One set: every sample once per epoch, in a new order each epoch. Several sets:
-        drawn by their weights."""
+        sampled by their weights."""
         weights = self.scenes.weights
         shares = weights if np.ptp(weights) > 0.0 else None
         return data.batch_rows(step, self.config.data.batch, len(self.scenes), self.config.seed, shares)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
         assert self.validation is not None
-        return validate(cast(CurveNet, net), self.validation, device)
+        return validate(cast(DenoiserNet, net), self.validation, device)
 
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Stored as float32: positions are outputs, and bfloat16 has 8 bits."""
         guided = ["guidance"] if self.config.data.condition_dropout > 0.0 else []
-        checkpoint.save(cast(CurveNet, net), path, {"capabilities": guided, **about}, torch.float32)
+        checkpoint.save(cast(DenoiserNet, net), path, {"capabilities": guided, **about}, torch.float32)
 
 
 def train(
@@ -139,7 +139,7 @@ def train(
     naming a file that cannot be written.
     """
 
-    def make_losses(net: CurveNet, generator: torch.Generator) -> DiffusionLosses:
+    def make_losses(net: DenoiserNet, generator: torch.Generator) -> DiffusionLosses:
         return DiffusionLosses(net, job.config.loss, job.config.reward.weight)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
@@ -155,17 +155,17 @@ def train(
 
         losses = loop.model(batch, None if pool is None else update_of)
         norm = loop.update(losses, batch, number, {})
-        found = [*(losses[name].detach().float() for name in diffusion_losses.METRICS), norm]
+        values = [*(losses[name].detach().float() for name in diffusion_losses.METRICS), norm]
         for scored in rewards:
-            found += [torch.tensor(value) for value in 100.0 * np.nanmean(scored, axis=0)]
-        return torch.stack(found)
+            values += [torch.tensor(value) for value in 100.0 * np.nanmean(scored, axis=0)]
+        return torch.stack(values)
 
     return loop.run(progress, step, columns_of(job.config), stop, clock)
 
 
 def plan_update(
     job: DiffusionJob,
-    net: CurveNet,
+    net: DenoiserNet,
     batch: VectorBatch,
     context: Context,
     present: Tensor,
@@ -179,21 +179,21 @@ def plan_update(
     rng = np.random.default_rng([job.config.seed, 3, number, rank])
     evaluations = int(rng.integers(SAMPLER_STEPS + 1))
     state = diffusion_rewards.sampler_state(net, context, present, evaluations, SAMPLER_STEPS)
-    found = diffusion_rewards.plan_changes(
+    changes = diffusion_rewards.plan_changes(
         state.plan,
         batch.route_lanes.double().cpu().numpy(),
         batch.mirrored.cpu().numpy(),
         batch.standing.cpu().numpy(),
         job.scenes,
-        batch.places.cpu().numpy(),
+        batch.indices.cpu().numpy(),
         pool,
         rng,
         config,
     )
     device = state.futures.device
     times = torch.full((len(state.futures), 1), state.time, device=device)
-    change = torch.as_tensor(found.change, dtype=torch.float32, device=device)
-    return PlanUpdate(state.futures, times, change), found.rewards
+    change = torch.as_tensor(changes.change, dtype=torch.float32, device=device)
+    return PlanUpdate(state.futures, times, change), changes.rewards
 
 
 def columns_of(config: DiffusionTrainConfig) -> tuple[str, ...]:
@@ -205,7 +205,7 @@ def columns_of(config: DiffusionTrainConfig) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> dict[str, float]:
+def validate(net: DenoiserNet, dataset: VectorValidation, device: torch.device) -> dict[str, float]:
     """Means over the scenes of plans that are sampled without noise, guidance and reflection: PDMS and its sub-scores
     in percent, errors in metres.
     """
@@ -215,7 +215,7 @@ def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> 
         some = slice(begin, begin + VALIDATION_BATCH)
         inputs, scenes = dataset.inputs[some], dataset.scenes[some]
         plans = sample_plans(net, inputs, device)
-        waypoints = plans[:, waypoint_places(spec)]
+        waypoints = plans[:, waypoint_steps(spec)]
         for scene, plan in zip(scenes, waypoints, strict=True):
             card = score(scene.scored(), plan[None])
             error = np.hypot(*(plan - scene.expert)[:, :2].T)
@@ -230,7 +230,7 @@ def validate(net: CurveNet, dataset: VectorValidation, device: torch.device) -> 
     return {name: float(np.mean(values)) for name, values in rows.items()}
 
 
-def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
+def sample_plans(net: DenoiserNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
     """(N, T, 3) poses of the ego for N scenes at once, from a start without noise."""
     spec = net.config.spec
     names = VectorTensors._fields
@@ -247,7 +247,7 @@ def sample_plans(net: CurveNet, inputs: tuple[VectorInputs, ...], device: torch.
     return np.stack([ego_poses(each, spec, line_of(scene, spec)) for each, scene in zip(clean, inputs, strict=True)])
 
 
-def summary(found: Mapping[str, float]) -> str:
+def summary(means: Mapping[str, float]) -> str:
     """One line for a person."""
-    parts = " ".join(f"{name.upper()} {found[name]:.1f}" for name in SUB_SCORES)
-    return f"PDMS {found['pdms']:.1f} ({parts}), distance to the expert {found['ade_m']:.2f} m"
+    parts = " ".join(f"{name.upper()} {means[name]:.1f}" for name in SUB_SCORES)
+    return f"PDMS {means['pdms']:.1f} ({parts}), distance to the expert {means['ade_m']:.2f} m"

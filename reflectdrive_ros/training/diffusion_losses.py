@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..domain import Array
-from ..model.curve.net import POSE, Context, CurveNet, VectorTensors, without_conditions
+from ..core.domain import Array
+from ..model.denoiser.net import POSE, Context, DenoiserNet, VectorTensors, without_conditions
 from ..planning.denoiser import END_TIME, alpha_sigma
 from .settings import DiffusionDataConfig, DiffusionLossConfig
 
@@ -30,7 +30,7 @@ METRICS = ("loss", "ego", "neighbours", "ego_error_m")  # means over a batch
 class VectorBatch:
     """B scenes with their futures, K noise samples of each."""
 
-    ego: Tensor  # (B, 10); this and the next six as `model.curve.net.VectorTensors`
+    ego: Tensor  # (B, 10); this and the next six as `model.denoiser.net.VectorTensors`
     agents: Tensor
     static_objects: Tensor
     lanes: Tensor
@@ -41,34 +41,34 @@ class VectorBatch:
     agent_futures: Tensor  # (B, N, T, 3) poses
     agent_valid: Tensor  # (B, N, T) bool
     dropped: Tensor  # (B,) bool, scenes without conditions
-    standing: Tensor  # (B,) bool, scenes whose ego stands still in place of its recorded motion: without imitation
+    standing: Tensor  # (B,) bool, scenes whose ego stands still instead of its recorded motion: without imitation
     times: Tensor  # (B, K) of the diffusion process
     noise: Tensor  # (B, K, 1 + N, T, 4)
-    places: Tensor  # (B,) samples of the set
+    indices: Tensor  # (B,) samples of the set
     mirrored: Tensor  # (B,) bool
 
     @staticmethod
     def of(
         arrays: Mapping[str, Array],
-        places: Array,
+        indices: Array,
         mirrored: Array,
         config: DiffusionDataConfig,
         rng: np.random.Generator,
         mine: slice,
     ) -> VectorBatch:
-        """The scenes `mine` of a batch of arrays (B, ..), of which some are mirrored (B,); all randomness is drawn for
-        the whole batch."""
+        """The scenes `mine` of a batch of arrays (B, ..), of which some are mirrored (B,); all randomness is sampled
+        for the whole batch."""
         samples = config.samples
         count, others, steps, _ = arrays["agent_futures"].shape
-        drawn: dict[str, Any] = {
+        sampled: dict[str, Any] = {
             "dropped": rng.random(count) < config.condition_dropout,
             "standing": rng.random(count) < config.standing_share,
             "times": np.maximum(rng.random((count, samples)) ** config.time_power, END_TIME).astype(np.float32),
             "noise": rng.standard_normal((count, samples, 1 + others, steps, POSE), np.float32),
         }
-        whole: dict[str, Any] = {**arrays, **drawn, "places": places, "mirrored": mirrored}
+        whole: dict[str, Any] = {**arrays, **sampled, "indices": indices, "mirrored": mirrored}
         whole["ego"] = np.array(arrays["ego"])
-        whole["ego"][np.ix_(drawn["standing"], MOTION)] = 0.0
+        whole["ego"][np.ix_(sampled["standing"], MOTION)] = 0.0
         for name in ("lane_has_limit", "agent_valid"):
             whole[name] = whole[name] > 0
         return VectorBatch(**{name: torch.from_numpy(np.ascontiguousarray(each[mine])) for name, each in whole.items()})
@@ -78,11 +78,11 @@ class VectorBatch:
         """The network's inputs; dropped scenes have only their route."""
         full = VectorTensors(**{name: getattr(self, name) for name in VectorTensors._fields})
         bare = without_conditions(full)
-        kept = []
+        masked = []
         for present, absent in zip(full, bare, strict=True):
             shape = (-1, *(1,) * (present.dim() - 1))
-            kept.append(torch.where(self.dropped.reshape(shape), absent, present))
-        return VectorTensors(*kept)
+            masked.append(torch.where(self.dropped.reshape(shape), absent, present))
+        return VectorTensors(*masked)
 
     def to(self, device: torch.device) -> VectorBatch:
         return VectorBatch(**{name: value.to(device, non_blocking=True) for name, value in vars(self).items()})
@@ -103,7 +103,7 @@ UpdateOf = Callable[[Context, Tensor], PlanUpdate]  # of encoded scenes and the 
 class DiffusionLosses(nn.Module):
     """The network with its loss: one forward pass per step, as data-parallel training requires."""
 
-    def __init__(self, net: CurveNet, weights: DiffusionLossConfig, reward: float = 0.0) -> None:
+    def __init__(self, net: DenoiserNet, weights: DiffusionLossConfig, reward: float = 0.0) -> None:
         super().__init__()
         self.net, self.weights, self.reward = net, weights, reward
         self.mean: Tensor
@@ -132,8 +132,8 @@ class DiffusionLosses(nn.Module):
         futures, times = torch.cat([present, noisy], 3), batch.times
         if update is not None:  # one more sample of each scene: the state of the sampler
             futures, times = torch.cat([futures, update.futures[:, None]], 1), torch.cat([times, update.times], 1)
-        found = self.net.denoise(futures, times, context)[..., 1:, :]
-        error = (found.float() - clean[:, None]).square()
+        predicted = self.net.denoise(futures, times, context)[..., 1:, :]
+        error = (predicted.float() - clean[:, None]).square()
         squared = error.sum(-1)  # (B, K, 1 + N, T)
         imitated = (~batch.standing)[:, None, None].expand_as(squared[:, :, 0])
         ego = (squared[:, :, 0] * imitated).sum() / imitated.sum().clamp(min=1)
@@ -143,8 +143,8 @@ class DiffusionLosses(nn.Module):
         distance = (away * imitated).sum() / imitated.sum().clamp(min=1)
         loss = self.weights.ego * ego + self.weights.neighbours * neighbours
         if update is not None:
-            kept = ~batch.dropped[:, None, None]
-            loss = loss - self.reward * (found[:, -1, 0].float() * update.change * kept).sum(-1).mean()
+            is_conditioned = ~batch.dropped[:, None, None]
+            loss = loss - self.reward * (predicted[:, -1, 0].float() * update.change * is_conditioned).sum(-1).mean()
         return {"loss": loss, "ego": ego.detach(), "neighbours": neighbours.detach(), "ego_error_m": distance.detach()}
 
     def targets(self, batch: VectorBatch) -> tuple[Tensor, Tensor]:
@@ -153,5 +153,5 @@ class DiffusionLosses(nn.Module):
         heading = futures[..., 2:]
         scaled = (torch.cat([futures[..., :2], heading.cos(), heading.sin()], -1) - self.mean) / self.std
         valid = batch.agent_valid & ~batch.dropped[:, None, None]
-        known = torch.cat([torch.ones_like(valid[:, :1]), valid], 1)
-        return scaled * known[..., None], valid
+        is_valid = torch.cat([torch.ones_like(valid[:, :1]), valid], 1)
+        return scaled * is_valid[..., None], valid

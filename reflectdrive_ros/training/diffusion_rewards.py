@@ -4,7 +4,7 @@ Imitation alone is a poor teacher of what traffic punishes: a plan that is half 
 that is half a metre too short, though only the first may hit the car ahead. So plans around the predicted one are
 scored in the recorded future, with the predicted plan mu as the mean of a Gaussian policy:
 
-    x_k = mu + sum_j z_kj m_j,   z ~ N(0, 1),   smooth modes m_j along and beside the route
+    x_k = mu + sum_j z_kj m_j,   z ~ N(0, 1),   smooth modes m_j along and lateral to the route
     g = 1 / K sum_k (r_k - r'_k) / 2 (x_k - mu)         r'_k: the reward of mu - (x_k - mu)
 
 g estimates the gradient of the expected reward with respect to mu, times the covariance of the policy (REINFORCE with
@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..domain import Array
-from ..model.curve.net import Context, CurveNet
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
+from ..model.denoiser.net import Context, DenoiserNet
 from ..planning import denoiser
 from ..planning.ego_future import cartesian_poses, reference_line
 from ..scoring.scorer import WAYPOINT_TIMES_S
-from ..vector_spec import VectorSpec
 from .plan_changes import sample_offsets
 from .rewards import COLUMNS, PlansOfScene, ScorePool
 from .settings import PlanRewardConfig
@@ -51,7 +51,7 @@ class PlanChanges(NamedTuple):
 
 
 @torch.no_grad()
-def sampler_state(net: CurveNet, context: Context, present: Tensor, evaluations: int, steps: int) -> SamplerState:
+def sampler_state(net: DenoiserNet, context: Context, present: Tensor, evaluations: int, steps: int) -> SamplerState:
     """The DDIM sampler of `steps` steps after some `evaluations`, from a start without noise; `present` (B, P, 4)."""
     spec = net.config.spec
     shape = (*present.shape[:2], 1 + spec.future_steps, present.shape[-1])
@@ -68,15 +68,15 @@ def sampler_state(net: CurveNet, context: Context, present: Tensor, evaluations:
     return SamplerState(state, time, plan)
 
 
-def batch_predict(net: CurveNet, context: Context, present: Tensor) -> denoiser.Predict:
+def batch_predict(net: DenoiserNet, context: Context, present: Tensor) -> denoiser.Predict:
     """Clean futures (B P, 1 + T, 4) of noisy ones at a time, of B scenes at once; `present` (B, P, 4)."""
     count, futures, _ = present.shape
 
     def predict(noisy: Array, at: float) -> Array:
         x = torch.as_tensor(noisy, dtype=torch.float32, device=present.device)
         times = torch.full((count, 1), at, device=present.device)
-        found = net.denoise(x.reshape(count, 1, futures, *noisy.shape[1:]), times, context)
-        return np.asarray(found.double().cpu().numpy()).reshape(noisy.shape)
+        denoised = net.denoise(x.reshape(count, 1, futures, *noisy.shape[1:]), times, context)
+        return np.asarray(denoised.double().cpu().numpy()).reshape(noisy.shape)
 
     return predict
 
@@ -87,14 +87,14 @@ def plan_changes(
     mirrored: Array,
     standing: Array,
     scenes: VectorSet,
-    places: Array,
+    indices: Array,
     pool: ScorePool,
     rng: np.random.Generator,
     config: PlanRewardConfig,
 ) -> PlanChanges:
     """Samples and scores plans around plans (B, T, 3), Frenet coordinates of the lines of route_lanes (B, R, P, 12).
 
-    mirrored: (B,) bool, scenes whose inputs are mirrored. standing: (B,) bool, scenes whose ego stands. places: (B,)
+    mirrored: (B,) bool, scenes whose inputs are mirrored. standing: (B,) bool, scenes whose ego stands. indices: (B,)
     samples of `scenes`. Raises SetError for a scene that cannot be scored.
     """
     spec = scenes.spec
@@ -102,8 +102,8 @@ def plan_changes(
     changes = sampled_changes(plans, rng, config, spec.future_dt_s)  # (B, K, T, 3)
     sampled = np.concatenate([plans[:, None], plans[:, None] + changes, plans[:, None] - changes], axis=1)
     sampled[..., 0] = np.maximum.accumulate(np.maximum(sampled[..., 0], 0.0), axis=2)  # no car reverses
-    instants = waypoint_places(spec)
-    found = {row: scenes.scene_of(place) for row, place in enumerate(places.tolist())}
+    instants = waypoint_steps(spec)
+    scene_by_row = {row: scenes.scene_of(index) for row, index in enumerate(indices.tolist())}
     tasks = [
         PlansOfScene(
             row,
@@ -112,11 +112,11 @@ def plan_changes(
             _in_scene(sampled[row][:, instants], route_lanes[row], bool(mirrored[row]), spec),
             bool(standing[row]),
         )
-        for row, scene in found.items()
+        for row, scene in scene_by_row.items()
         if scene is not None
     ]
     rewards = np.full((count, 1 + 2 * changes.shape[1], len(COLUMNS)), np.nan)
-    rows = [row for row, scene in found.items() if scene is not None]
+    rows = [row for row, scene in scene_by_row.items() if scene is not None]
     rewards[rows] = pool.score(tasks) if tasks else rewards[rows]
     ahead, back = np.split(rewards[:, 1:, 0], 2, axis=1)
     advantages = np.nan_to_num(0.5 * (ahead - back))
@@ -126,13 +126,13 @@ def plan_changes(
     return PlanChanges(np.concatenate([mean[..., :2], turned], axis=-1) / std, rewards[:, 0])
 
 
-def waypoint_places(spec: VectorSpec) -> Array:
+def waypoint_steps(spec: VectorSpec) -> Array:
     """(8,) indices of 0.5, 1.0, .. 4 s in a future."""
     return np.asarray(np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1)
 
 
 def sampled_changes(plans: Array, rng: np.random.Generator, config: PlanRewardConfig, dt_s: float) -> Array:
-    """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and beside the route (`plan_changes`), and of the
+    """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and lateral to the route (`plan_changes`), and of the
     headings with them."""
     forward, left = sample_offsets(plans.shape[0], plans.shape[1], rng, config)
     speed = np.maximum(np.gradient(plans[..., 0], dt_s, axis=1), MIN_SPEED_MPS)

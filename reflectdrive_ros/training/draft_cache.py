@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..core.domain import Array
 from ..data.cache import read_stored, write_arrays
-from ..domain import Array
 from ..model.token.net import TokenNet
 from .losses import Batch
 from .prompt_cache import each_scene_once, hash_weights
@@ -32,7 +32,7 @@ EXPERT_PARAMETERS = ("refiner.", "plan_value_")  # of a network, those that its 
 
 @dataclass(frozen=True, eq=False)
 class DraftCache:
-    """Of N scenes: G drafts of T tokens each and, where rewards are asked for, scores 0 to 1."""
+    """Of N scenes: G drafts of T tokens each and, where rewards are requested, scores 0 to 1."""
 
     plans: Array  # (N, G, T) int16; the first has the most probable tokens
     reward: Array  # (N, G) float32 of the drafts; (0, 0) without rewards
@@ -40,7 +40,7 @@ class DraftCache:
 
 
 def draft_file(prompt_file: Path, net: TokenNet, about: Mapping[str, Any]) -> Path:
-    """The file of the drafts of the generator of a network, beside the prompts that it reads. about: all else that
+    """The file of the drafts of the generator of a network, next to the prompts that it reads. about: all else that
     they and their scores depend on."""
     weights = hash_weights(net, lambda name: not name.startswith(EXPERT_PARAMETERS))
     key = hashlib.sha256(json.dumps([FORMAT, weights, about], sort_keys=True).encode()).hexdigest()
@@ -62,13 +62,13 @@ def build_draft_cache(
     scored.
     """
     if not file.exists():
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for step, (batch, rows) in enumerate(each_scene_once(batches, count, progress)):
-            made = _drafts_of(batch, draft(batch, step).cpu().numpy(), rewards)
-            for name, values in made.items():
-                of_all = found.setdefault(name, np.zeros((count, *values.shape[1:]), values.dtype))
+            entries = _drafts_of(batch, draft(batch, step).cpu().numpy(), rewards)
+            for name, values in entries.items():
+                of_all = arrays.setdefault(name, np.zeros((count, *values.shape[1:]), values.dtype))
                 of_all[rows] = values[: len(rows)]
-        write_arrays(file, found)
+        write_arrays(file, arrays)
     stored = read_stored(file)
     unknown = {"reward": np.zeros((0, 0), np.float32), "target_reward": np.zeros(0, np.float32)}
     return DraftCache(**{**unknown, **stored})
@@ -76,9 +76,9 @@ def build_draft_cache(
 
 def _drafts_of(batch: Batch, plans: Array, rewards: RewardPool | None) -> dict[str, Array]:
     """The entries of `DraftCache` of a batch with drafts (B, G, T)."""
-    found = {"plans": plans.astype(np.int16)}
+    entries = {"plans": plans.astype(np.int16)}
     if rewards is not None:
         targets = batch.clean[:, None].cpu().numpy()
         scores = rewards.score(*batch.scenes, np.concatenate([plans, targets], 1))[..., 0]
-        found["reward"], found["target_reward"] = scores[:, :-1], scores[:, -1]
-    return found
+        entries["reward"], entries["target_reward"] = scores[:, :-1], scores[:, -1]
+    return entries

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .. import geometry
-from ..domain import Array
+from ..core import geometry
+from ..core.domain import Array
 
 LATERAL_M, HEADING_RAD, SPEED_MPS = 0.75, 0.35, 1.0  # largest displacements
 LATERAL_SPEED_MPS = 1.0  # the heading error is limited to this lateral speed
@@ -23,13 +23,13 @@ JOIN_S = 2.0  # the future is kept from here on
 def perturb_ego(arrays: Mapping[str, Array], which: Array, rng: np.random.Generator, dt_s: float) -> dict[str, Array]:
     """Samples (B,) of which those `which` (B,) bool are displaced, all arrays in the new ego frame."""
     speed = arrays["ego"][:, 4].astype(float)
-    drawn = rng.uniform(-1.0, 1.0, (len(speed), 3))
+    uniform = rng.uniform(-1.0, 1.0, (len(speed), 3))
     which = which & (speed >= MIN_SPEED_MPS)
     moved = {name: np.array(values) for name, values in arrays.items()}
     for row in np.flatnonzero(which):
         turn = min(HEADING_RAD, LATERAL_SPEED_MPS / speed[row])
-        pose = np.array([0.0, LATERAL_M * drawn[row, 0], turn * drawn[row, 1]])
-        faster = max(speed[row] + SPEED_MPS * drawn[row, 2], 0.0)
+        pose = np.array([0.0, LATERAL_M * uniform[row, 0], turn * uniform[row, 1]])
+        faster = max(speed[row] + SPEED_MPS * uniform[row, 2], 0.0)
         future = rejoin(pose, faster, float(arrays["ego"][row, 6]), arrays["ego_future"][row].astype(float), dt_s)
         sample = {name: moved[name][row] for name in moved}
         sample["ego_future"] = future
@@ -80,12 +80,12 @@ def in_frame(sample: Mapping[str, Array], pose: Array) -> dict[str, Array]:
     for name, values in sample.items():
         if name in ("agents", "static_objects", "lanes", "route_lanes"):
             rows = values.astype(float)
-            known = (rows != 0.0).any(axis=-1, keepdims=True)
+            is_present = (rows != 0.0).any(axis=-1, keepdims=True)
             rows[..., :2] = geometry.transform_points(new_from_old, rows[..., :2])
             turned = {"agents": (2, 4), "static_objects": (2,)}.get(name, (2, 4, 6))
             for first in turned:
                 rows[..., first : first + 2] = geometry.rotate(rows[..., first : first + 2], new_from_old[2])
-            changed[name] = np.where(known, rows, 0.0)
+            changed[name] = np.where(is_present, rows, 0.0)
         elif name == "ego_future":
             changed[name] = geometry.compose(new_from_old, values)
         elif name == "agent_futures":

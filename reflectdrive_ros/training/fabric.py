@@ -11,8 +11,8 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 
-from .. import arguments
-from ..config import ConfigError
+from ..core.config import ConfigError
+from ..infra import arguments
 from . import fsdp
 from .settings import DiffusionTrainConfig, TrainConfig
 

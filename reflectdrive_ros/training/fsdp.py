@@ -48,8 +48,10 @@ def distribute_like(value: Tensor, parameter: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def gather(average: Tensor, kept: Tensor, parameter: Tensor) -> None:
-    """Writes `kept` of all processes into `average`; each process has its part of every parameter."""
+def gather(average: Tensor, shard: Tensor, parameter: Tensor) -> None:
+    """Writes `shard` of all processes into `average`; each process has its part of every parameter."""
     if isinstance(parameter, DTensor):
         shared = parameter.device_mesh, parameter.placements
-        average.copy_(DTensor.from_local(kept, *shared, shape=parameter.shape, stride=parameter.stride()).full_tensor())
+        average.copy_(
+            DTensor.from_local(shard, *shared, shape=parameter.shape, stride=parameter.stride()).full_tensor()
+        )

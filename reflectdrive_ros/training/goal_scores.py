@@ -1,11 +1,11 @@
 """Goal scores: the driving score of the network's plan to each of many goals.
 
-Imitation of the expert's goal does not teach to choose a good goal: a goal half a metre beside the expert's has the
+Imitation of the expert's goal does not teach to choose a good goal: a goal half a metre from the expert's has the
 same loss as one behind a parked car. A network that can draft already therefore drafts a plan to each of many goals of
 each scene; the plans are scored as in validation, with the recorded futures, and the goal decision is trained on the
 scores.
 
-The expert's goal is among them. Scores are stored beside the prepared scenes, under the hash of the drafting weights,
+The expert's goal is among them. Scores are stored next to the prepared scenes, under the hash of the drafting weights,
 so that a resumed run finds them.
 """
 
@@ -18,22 +18,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..core.domain import Array
+from ..core.tokens import decoding_rounds
 from ..data import cache, shards
 from ..data.cache import Shape
 from ..data.scene import DrivingScene
 from ..data.shards import ShardNote
-from ..domain import Array
 from ..features import images as features
 from ..features.images import ModelInputs
+from ..infra.parallel import Workers
 from ..model import checkpoint
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
-from ..parallel import Workers
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import SUB_SCORES, score
-from ..tokens import decoding_rounds
 from .self_drafts import ROUNDS
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own
@@ -63,7 +63,7 @@ class DraftingWeights:
 def score_set(
     folder: Path, shape: Shape, weights: DraftingWeights, workers: Workers, progress: Callable[[int, int], None]
 ) -> GoalScores:
-    """Goals and scores of a prepared set, found where they are not yet; `progress` as in `prepared.prepare`.
+    """Goals and scores of a prepared set, computed where they are not stored yet; `progress` as in `prepared.prepare`.
 
     Raises SetError, CheckpointError, or OSError naming the file that cannot be written.
     """
@@ -74,11 +74,11 @@ def score_set(
     for _ in cache.map_processes(_score_shard, [(folder, shape, note, weights) for note in todo], folder, workers):
         done += 1
         progress(done, len(notes))
-    found: dict[str, list[Array]] = {}
+    parts_by_name: dict[str, list[Array]] = {}
     for note in notes:
         for name, values in cache.read_stored(_file(folder, shape, note, weights)).items():
-            found.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
-    return GoalScores(**{name: np.concatenate(each) for name, each in found.items()})
+            parts_by_name.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
+    return GoalScores(**{name: np.concatenate(each) for name, each in parts_by_name.items()})
 
 
 def _score_shard(job: tuple[Path, Shape, ShardNote, DraftingWeights]) -> None:
@@ -92,45 +92,45 @@ def _score_shard(job: tuple[Path, Shape, ShardNote, DraftingWeights]) -> None:
             scenes.append((scene, features.model_inputs(scene.observation(), shape.spec)))
         except ValueError:
             continue  # `prepare` has reported it
-    found = [
+    scored = [
         part
         for first in range(0, len(scenes), BATCH_SCENES)
         for part in score_drafts(net, scenes[first : first + BATCH_SCENES], weights.fast)
     ]
-    arrays = dict(zip(("goals", "score", "sub_scores"), map(np.stack, zip(*found, strict=True)), strict=True))
+    arrays = dict(zip(("goals", "score", "sub_scores"), map(np.stack, zip(*scored, strict=True)), strict=True))
     cache.write_arrays(_file(folder, shape, note, weights), arrays)
 
 
-def score_drafts(net: TokenNet, asked: Sequence[SceneInputs], fast: bool) -> list[tuple[Array, Array, Array]]:
+def score_drafts(net: TokenNet, inputs: Sequence[SceneInputs], fast: bool) -> list[tuple[Array, Array, Array]]:
     """Goals (K, 2) int16 of each scene, and of their plans the scores (K,) and their PARTS (K, 5), float32."""
-    found, layout = [], net.config.layout
-    for (scene, _), actions in zip(asked, draft_to_goals(net, asked, fast), strict=True):
+    scored, layout = [], net.config.layout
+    for (scene, _), actions in zip(inputs, draft_to_goals(net, inputs, fast), strict=True):
         road = FrenetFrame.of(scene.route)
         points = postprocess(layout.decode(actions)[..., :2], scene.ego, layout.waypoint_noise_m, road)
         card = score(scene.scored(), poses_on_road(points, road))
         parts = np.stack([getattr(card, name) for name in SUB_SCORES], axis=-1)
         goals = actions[:, list(layout.goal)].astype(np.int16)
-        found.append((goals, card.score.astype(np.float32), parts.astype(np.float32)))
-    return found
+        scored.append((goals, card.score.astype(np.float32), parts.astype(np.float32)))
+    return scored
 
 
 @torch.no_grad()
-def draft_to_goals(net: TokenNet, asked: Sequence[SceneInputs], fast: bool) -> Array:
+def draft_to_goals(net: TokenNet, inputs: Sequence[SceneInputs], fast: bool) -> Array:
     """(scenes, K, T) tokens: drafts for the network's likeliest goals and, last, for the expert's.
 
     They are not edited: editing moves no goal and hardly a score.
     """
     images, text, ego, route = (
-        torch.from_numpy(np.stack(part)) for part in zip(*(each.arrays.values() for _, each in asked), strict=True)
+        torch.from_numpy(np.stack(part)) for part in zip(*(each.arrays.values() for _, each in inputs), strict=True)
     )
     layout = net.config.layout
-    experts = layout.encode(np.stack([scene.expert[:, : len(layout.axes)] for scene, _ in asked])).astype(np.int64)
+    experts = layout.encode(np.stack([scene.expert[:, : len(layout.axes)] for scene, _ in inputs])).astype(np.int64)
     clean = net.config.clamp_to_range(torch.from_numpy(experts))
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
-        known = rollout.prefill_goal(net, images, text, ego, route, GOALS)
-        actions = torch.cat([known.actions, ops.mask_free(clean, layout)[:, None]], 1)
+        prefilled = rollout.prefill_goal(net, images, text, ego, route, GOALS)
+        actions = torch.cat([prefilled.actions, ops.mask_free(clean, layout)[:, None]], 1)
         drafts = rollout.rollout(
-            lambda ids: net.decode(ids, known.keys_values),
+            lambda ids: net.decode(ids, prefilled.keys_values),
             actions,
             layout,
             decoding_rounds(len(layout.free), ROUNDS, 0),

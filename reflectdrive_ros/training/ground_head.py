@@ -1,7 +1,7 @@
 """Auxiliary ground head: occupancy of the ground behind each image patch. Training only.
 
-An image token stands for a patch of its image, and each pixel below the horizon corresponds to a place on the ground,
-given by the camera's pose. For each token, the head predicts whether the places behind its patch are road, and whether
+An image token stands for a patch of its image, and each pixel below the horizon corresponds to a point on the ground,
+given by the camera's pose. For each token, the head predicts whether the points behind its patch are road, and whether
 they are occupied now and later. This needs no learned geometry, so the vision encoder learns several times faster from
 it than from the BEV grid (bev_head.py), which then requires geometry. The head is one matrix, discarded after training.
 """
@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..core.domain import Array
 from ..data import distance_map
 from ..data.occupancy import CELL_M, CELLS, CHANNELS, FIRST_M, FUTURE_STEPS
-from ..domain import Array
 from ..model.token.net import TokenNetConfig
 from ..model.vision import SHUFFLE
 from ..sim.render.camera import Camera, rig
-from .bev_head import OCCUPIED_WEIGHT, known_channels
+from .bev_head import OCCUPIED_WEIGHT, channel_mask
 
-ROWS, COLUMNS = 8, 4  # places per token: the ground is seen at a slant, so that distant places have little height
+ROWS, COLUMNS = 8, 4  # points per token: the ground is viewed at a slant, so that distant points have little height
 ROAD_RANGE_M = 70.0  # of road
 
 
@@ -42,11 +42,11 @@ def ground_points_m(camera: Camera, rows: int, columns: int) -> Array:
 class GroundHead(nn.Module):
     """Image tokens to occupancy of the ground behind them."""
 
-    x_places: Tensor  # (tokens, PLACES) rows of a distance map
-    y_places: Tensor
-    x_cells: Tensor  # (tokens, PLACES) of the grid of `occupancy.occupancy`
+    x_indices: Tensor  # (tokens, POINTS) rows of a distance map
+    y_indices: Tensor
+    x_cells: Tensor  # (tokens, POINTS) of the grid of `occupancy.occupancy`
     y_cells: Tensor
-    weights: Tensor  # (tokens, CHANNELS, PLACES), those of a channel sum to 1; 0 where the target is unknown
+    weights: Tensor  # (tokens, CHANNELS, POINTS), those of a channel sum to 1; 0 where the target is unknown
     rare: Tensor
 
     def __init__(self, network: TokenNetConfig, generator: torch.Generator) -> None:
@@ -56,7 +56,7 @@ class GroundHead(nn.Module):
         cameras = rig(vision.width, vision.height)
         if network.cameras != len(cameras):
             raise ValueError(f"the network has {network.cameras} cameras, the proving ground {len(cameras)}")
-        points = np.concatenate([_token_ground_points(camera, network) for camera in cameras])  # (tokens, PLACES, 2)
+        points = np.concatenate([_token_ground_points(camera, network) for camera in cameras])  # (tokens, POINTS, 2)
         below = np.isfinite(points).all(-1)
         points = np.clip(np.nan_to_num(points), -90.0, 90.0)
         window = distance_map.id_window()
@@ -68,13 +68,13 @@ class GroundHead(nn.Module):
         cells = np.floor((points - FIRST_M) / CELL_M).astype(np.int64)
         on_grid = below & ((cells >= 0) & (cells < CELLS)).all(-1)
         cells = np.clip(cells, 0, CELLS - 1)
-        known = np.stack([on_map, *[on_grid] * len(FUTURE_STEPS)], 1).astype(np.float32)
+        labelled = np.stack([on_map, *[on_grid] * len(FUTURE_STEPS)], 1).astype(np.float32)
         for name, array in (
-            ("x_places", np.clip(ids[0], 0, sizes[0] - 1).astype(np.int64)),
-            ("y_places", np.clip(ids[1], 0, sizes[1] - 1).astype(np.int64)),
+            ("x_indices", np.clip(ids[0], 0, sizes[0] - 1).astype(np.int64)),
+            ("y_indices", np.clip(ids[1], 0, sizes[1] - 1).astype(np.int64)),
             ("x_cells", cells[..., 0]),
             ("y_cells", cells[..., 1]),
-            ("weights", known / np.maximum(known.sum((0, 2), keepdims=True), 1.0)),
+            ("weights", labelled / np.maximum(labelled.sum((0, 2), keepdims=True), 1.0)),
             ("rare", np.array([[1.0], *[[OCCUPIED_WEIGHT]] * len(FUTURE_STEPS)], np.float32)),
         ):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
@@ -83,26 +83,26 @@ class GroundHead(nn.Module):
             self.linear.weight.copy_(width**-0.5 * torch.randn(self.linear.weight.shape, generator=generator))
             self.linear.bias.zero_()
 
-    def wanted(self, distances: Tensor, occupancy: Tensor) -> Tensor:
-        """(B, tokens, CHANNELS, PLACES) 0 or 1 of distances (B, X, Y) int8 and occupancy bool as of `bev_head`."""
-        road = distances[:, self.x_places, self.y_places] <= 0
+    def targets(self, distances: Tensor, occupancy: Tensor) -> Tensor:
+        """(B, tokens, CHANNELS, POINTS) 0 or 1 of distances (B, X, Y) int8 and occupancy bool as of `bev_head`."""
+        road = distances[:, self.x_indices, self.y_indices] <= 0
         users = occupancy[:, :, self.x_cells, self.y_cells].transpose(1, 2)
         return torch.cat([road[:, :, None], users], 2).float()
 
-    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor, known: Tensor) -> Tensor:
-        """Mean cross-entropy over channels and places, of the tokens (B, N, width) of the newest instant; 0 of the
-        channels that a scene does not know, known (B, 2) bool as of `losses.Batch`."""
+    def loss(self, tokens: Tensor, distances: Tensor, occupancy: Tensor, has_labels: Tensor) -> Tensor:
+        """Mean cross-entropy over channels and points, of the tokens (B, N, width) of the newest instant; 0 of the
+        channels that a scene does not label, has_labels (B, 2) bool as of `losses.Batch`."""
         newest = tokens[:, -len(self.weights) :]
         logits = torch.unflatten(self.linear(newest).float(), -1, (CHANNELS, ROWS * COLUMNS))
         each = F.binary_cross_entropy_with_logits(
-            logits, self.wanted(distances, occupancy), reduction="none", pos_weight=self.rare
+            logits, self.targets(distances, occupancy), reduction="none", pos_weight=self.rare
         )
-        return (each * self.weights * known_channels(known)[:, None, :, None]).sum() / (CHANNELS * len(tokens))
+        return (each * self.weights * channel_mask(has_labels)[:, None, :, None]).sum() / (CHANNELS * len(tokens))
 
 
 def _token_ground_points(camera: Camera, network: TokenNetConfig) -> Array:
-    """(tokens, PLACES, 2) of one camera's tokens, row by row."""
+    """(tokens, POINTS, 2) of one camera's tokens, row by row."""
     rows, columns = (side // SHUFFLE for side in network.vision.grid)
-    places = ground_points_m(camera, rows * ROWS, columns * COLUMNS)
-    apart = places.reshape(rows, ROWS, columns, COLUMNS, 2).transpose(0, 2, 1, 3, 4)
-    return np.asarray(apart.reshape(rows * columns, -1, 2))
+    points_m = ground_points_m(camera, rows * ROWS, columns * COLUMNS)
+    by_token = points_m.reshape(rows, ROWS, columns, COLUMNS, 2).transpose(0, 2, 1, 3, 4)
+    return np.asarray(by_token.reshape(rows * columns, -1, 2))

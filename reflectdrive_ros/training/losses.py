@@ -64,10 +64,10 @@ class Batch:
     goal_score: Tensor  # (B, K) float32, the driving score of a plan for each, 0 to 1
     sub_scores: Tensor  # (B, K, 5) float32, its sub-scores: PARTS
     rescored: Tensor  # (B, S) int64, indices of the goals with a goal value
-    rows: Tensor  # (B,) int64, places of the scenes in their set
+    rows: Tensor  # (B,) int64, indices of the scenes in their set
     mirrored: Tensor  # (B,) bool, whether it is the mirrored scene
     with_route: Tensor  # (B,) bool, whether the route is known
-    known: Tensor  # (B, 2) bool, whether the road and whether other agents are known
+    has_labels: Tensor  # (B, 2) bool, whether the road and whether other agents are known
     masked: int
     # (B, layers, 2, kv_heads, P, head_dim) float16 of cached prompts; (0, 0) without a cache
     keys_values: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float16))
@@ -84,8 +84,8 @@ class Batch:
 
     @property
     def scenes(self) -> tuple[list[int], np.ndarray, np.ndarray]:
-        """Places of the scenes in their set, whether each is mirrored, and whether its route is known: what
-        `RewardPool.score` takes beside their plans."""
+        """Indices of the scenes in their set, whether each is mirrored, and whether its route is known: what
+        `RewardPool.score` takes in addition to their plans."""
         rows, mirrored, with_route = (each.cpu().numpy() for each in (self.rows, self.mirrored, self.with_route))
         return rows.tolist(), mirrored, with_route
 
@@ -153,16 +153,22 @@ class Losses(nn.Module):
         """
         if vision_only:
             weights = self.weights
-            seen = self._aux_perception_loss(self.net.image_tokens(self.net.encode_images(batch.images)), batch)
-            nothing = dict.fromkeys(
-                ("dlm", "goal", "goal_score", "goal_value", "sap", "field"), seen.new_full((), torch.nan)
+            aux_perception = self._aux_perception_loss(
+                self.net.image_tokens(self.net.encode_images(batch.images)), batch
             )
-            return {"loss": weights.aux_perception * seen, **nothing, "aux_perception": seen.detach()}
+            nothing = dict.fromkeys(
+                ("dlm", "goal", "goal_score", "goal_value", "sap", "field"), aux_perception.new_full((), torch.nan)
+            )
+            return {
+                "loss": weights.aux_perception * aux_perception,
+                **nothing,
+                "aux_perception": aux_perception.detach(),
+            }
         return self.supervised(batch)[0]
 
     def supervised(self, batch: Batch) -> tuple[dict[str, Tensor], PackedOutput]:
         """The losses on the expert's plan, and the outputs for the sequences of the batch."""
-        asked = batch.actions.shape[1]
+        count = batch.actions.shape[1]
         rescored = self._goals_to_rescore(batch) if self.weights.goal_value else batch.actions[:, :0]
         sequences = torch.cat([batch.actions, rescored], 1)
         if batch.has_cache:
@@ -173,7 +179,7 @@ class Losses(nn.Module):
             out = self.net.forward_fixed_prompt(prompt, sequences)
         else:
             out = self.net.forward_packed(*batch.inputs, sequences)
-        rescored_hidden, out = out.hidden[:, asked:], out.first(asked)
+        rescored_hidden, out = out.hidden[:, count:], out.first(count)
         return self.supervised_losses(batch, out, rescored_hidden), out
 
     def supervised_losses(
@@ -184,7 +190,7 @@ class Losses(nn.Module):
         weights, masked = self.weights, batch.masked
         net_goal = self.net.config.layout.goal
         goal_log_probs = self.goal_log_probs(out, batch.goals)
-        found = {
+        losses = {
             "dlm": token_loss(
                 out.logits[:, :masked],
                 batch.clean,
@@ -199,20 +205,20 @@ class Losses(nn.Module):
             "field": self._field_loss(out.logits[:, :masked], batch.distances),
             "aux_perception": self._aux_perception_loss(out.image_tokens, batch),
         }
-        total = found["dlm"]
+        total = losses["dlm"]
         for name in ("goal", "goal_score", "goal_value", "sap", "field", "aux_perception"):
-            total = total + getattr(weights, name) * found[name]
-        return {"loss": total, **{name: value.detach() for name, value in found.items()}}
+            total = total + getattr(weights, name) * losses[name]
+        return {"loss": total, **{name: value.detach() for name, value in losses.items()}}
 
     def run_unsharded(self, function: Callable[[TokenNet], Answer]) -> Answer:
         """Applies a function to the network; sharded weights (fsdp.py) are gathered meanwhile."""
         return function(self.net)
 
     def _aux_perception_loss(self, image_tokens: Tensor, batch: Batch) -> Tensor:
-        found = image_tokens.new_zeros(())
+        loss = image_tokens.new_zeros(())
         for head in self.aux_heads:
-            found = found + head.loss(image_tokens, batch.distances, batch.occupancy, batch.known)  # type: ignore[operator]
-        return found
+            loss = loss + head.loss(image_tokens, batch.distances, batch.occupancy, batch.has_labels)  # type: ignore[operator]
+        return loss
 
     def _goal_loss(self, out: PackedOutput, clean: Tensor) -> Tensor:
         layout = self.net.config.layout
@@ -295,10 +301,10 @@ def token_loss(logits: Tensor, clean: Tensor, among: Tensor | None = None) -> Te
     """
     if logits.shape[1] == 0:
         return logits.new_zeros(())
-    wanted = clean[:, None].expand(-1, logits.shape[1], -1)
+    targets = clean[:, None].expand(-1, logits.shape[1], -1)
     if among is not None:
-        return F.cross_entropy(logits[among], wanted[among])
-    return F.cross_entropy(logits.flatten(0, 2), wanted.flatten())
+        return F.cross_entropy(logits[among], targets[among])
+    return F.cross_entropy(logits.flatten(0, 2), targets.flatten())
 
 
 def field_loss(x_logits: Tensor, y_logits: Tensor, cost: Tensor) -> Tensor:
@@ -335,5 +341,5 @@ def _log_complement(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _flat_indices(rows: Tensor, columns: Tensor, width: int) -> Tensor:
-    """(B, N * 16) places of cells in a flattened map."""
+    """(B, N * 16) indices of cells in a flattened map."""
     return (rows[..., :, None] * width + columns[..., None, :]).flatten(1)

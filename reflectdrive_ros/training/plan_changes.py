@@ -1,4 +1,4 @@
-"""Smooth random changes of plans along and beside their path, to compare plans around the one that a network predicts.
+"""Smooth random changes of plans along and lateral to their path, to compare plans around a predicted one.
 
 Independent noise on single waypoints makes every plan jerky, so that all of them score badly. The changes here keep a
 plan smooth: the distance driven and the lateral offset change as polynomials of time that vanish at the present with
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..domain import Array
-from ..tokens import TokenLayout, poses_from_points
+from ..core.domain import Array
+from ..core.tokens import TokenLayout, poses_from_points
 from .settings import PlanRewardConfig
 
 MIN_STEP_M = 1e-3  # shorter steps have no direction
@@ -29,28 +29,28 @@ class Offsets(NamedTuple):
     def opposite(self) -> Offsets:
         return Offsets(-self.along_m, -self.left_m)
 
-    def vanishing_at(self, place: int) -> Offsets:
+    def vanishing_at(self, index: int) -> Offsets:
         """Less a share that grows with time, so that they are 0 at one of the instants."""
-        u = ((1.0 + np.arange(self.along_m.shape[-1])) / (1.0 + place)) ** 2
-        return Offsets(*(each - u * each[..., place, None] for each in self))
+        u = ((1.0 + np.arange(self.along_m.shape[-1])) / (1.0 + index)) ** 2
+        return Offsets(*(each - u * each[..., index, None] for each in self))
 
 
 def sample_offsets(count: int, steps: int, rng: np.random.Generator, config: PlanRewardConfig) -> Offsets:
     """K = `config.plans` Gaussian changes of `count` plans of `steps` instants."""
-    return offsets_of(drawn_modes(count, rng, config), steps, config)
+    return offsets_of(sample_modes(count, rng, config), steps, config)
 
 
-def drawn_modes(count: int, rng: np.random.Generator, config: PlanRewardConfig) -> Array:
+def sample_modes(count: int, rng: np.random.Generator, config: PlanRewardConfig) -> Array:
     """(count, K, 4) standard normal numbers: of pace, delay, offset and bulge."""
     return rng.standard_normal((count, config.plans, 4))
 
 
-def offsets_of(drawn: Array, steps: int, config: PlanRewardConfig) -> Offsets:
+def offsets_of(modes: Array, steps: int, config: PlanRewardConfig) -> Offsets:
     """The changes of numbers (B, K, 4), in standard deviations, at `steps` instants."""
     u = np.arange(1, steps + 1) / steps
     along = np.stack([config.pace_m * u**2, config.delay_m * 6.75 * u**2 * (1.0 - u)])
-    beside = np.stack([config.offset_m * u**2 * (3.0 - 2.0 * u), config.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
-    return Offsets(drawn[..., :2] @ along, drawn[..., 2:] @ beside)
+    lateral = np.stack([config.offset_m * u**2 * (3.0 - 2.0 * u), config.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
+    return Offsets(modes[..., :2] @ along, modes[..., 2:] @ lateral)
 
 
 def change_actions(actions: Array, offsets: Offsets, layout: TokenLayout) -> Array:
@@ -64,21 +64,21 @@ def change_actions(actions: Array, offsets: Offsets, layout: TokenLayout) -> Arr
     path = np.concatenate([np.zeros_like(poses[:, :1]), poses], axis=1)
     length = np.hypot(*np.moveaxis(np.diff(path[..., :2], axis=1), -1, 0))
     along = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
-    wanted = np.maximum.accumulate(np.maximum(along[:, None, 1:] + offsets.along_m, 0.0), axis=2)
-    moved = np.stack([_at(*each) for each in zip(path, along, wanted, strict=True)])  # (B, K, P, 3)
-    left_m = offsets.left_m * np.minimum(wanted[..., -1:] / FULL_OFFSET_M, 1.0)
+    target_m = np.maximum.accumulate(np.maximum(along[:, None, 1:] + offsets.along_m, 0.0), axis=2)
+    moved = np.stack([_at(*each) for each in zip(path, along, target_m, strict=True)])  # (B, K, P, 3)
+    left_m = offsets.left_m * np.minimum(target_m[..., -1:] / FULL_OFFSET_M, 1.0)
     moved[..., 0] -= np.sin(moved[..., 2]) * left_m
     moved[..., 1] += np.cos(moved[..., 2]) * left_m
     ids = layout.clip(layout.encode(moved[..., : len(layout.axes)]))
     return np.asarray(ids)
 
 
-def _at(path: Array, along: Array, wanted: Array) -> Array:
-    """(K, P, 3) poses of a path (1 + P, 3) at arc lengths `wanted` (K, P); `along` (1 + P,) are those of its points."""
+def _at(path: Array, along: Array, target_m: Array) -> Array:
+    """(K, P, 3) poses of a path (1 + P, 3) at arc lengths `target_m` (K, P); `along` (1 + P,) are those of the path."""
     moving = np.append(True, np.diff(along) > MIN_STEP_M)
     path, along = path[moving], along[moving]
-    found = np.stack([np.interp(wanted, along, path[:, k]) for k in range(3)], axis=-1)
-    beyond = np.maximum(wanted - along[-1], 0.0)
-    found[..., 0] += np.cos(path[-1, 2]) * beyond
-    found[..., 1] += np.sin(path[-1, 2]) * beyond
-    return np.asarray(found)
+    poses = np.stack([np.interp(target_m, along, path[:, k]) for k in range(3)], axis=-1)
+    beyond = np.maximum(target_m - along[-1], 0.0)
+    poses[..., 0] += np.cos(path[-1, 2]) * beyond
+    poses[..., 1] += np.sin(path[-1, 2]) * beyond
+    return np.asarray(poses)

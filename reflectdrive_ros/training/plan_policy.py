@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..domain import Array
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 from ..model.token import ops, rollout
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
-from ..tokens import TokenLayout
 from .losses import Batch, Losses, plan_value_loss, prompt_keys_values
 from .plan_changes import change_actions, sample_offsets
 from .rl_losses import credited_rounds
@@ -46,7 +46,8 @@ METRICS = ("policy", "shift", "decision", "plan_value", "kl", "anchor", "entropy
 
 
 class GreedyPlans(NamedTuple):
-    """What the car decodes in B scenes: S states on the way to a plan for each of G goals, the most probable first."""
+    """What the car decodes in B scenes: S intermediate states of a plan for each of G goals, the most probable
+    first."""
 
     states: Tensor  # (B, S + 1, G, T) int64, before the first round and after each
     goals: Tensor  # (B, G, 2) int64 ids; (B, 0, 2) of a layout without a goal
@@ -74,16 +75,16 @@ class PlanBatch:
 def decode_greedily(net: TokenNet, batch: Batch, rules: GoalRules, config: RlConfig) -> GreedyPlans:
     """The plans of a full frame to the `config.goals` most probable goals, as the car decodes them."""
     layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
-    known = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
-    first, valid = known.actions[:, : config.goals], known.valid[:, : config.goals]
-    found = rollout.rollout(
+    prefilled = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
+    first, valid = prefilled.actions[:, : config.goals], prefilled.valid[:, : config.goals]
+    outputs = rollout.rollout(
         lambda actions: net.decode(actions, keys_values),
         first,
         layout,
         rounds_of(layout),
         EditRules(),
     )
-    states = torch.stack([first, *(each.actions for each in found)], 1)
+    states = torch.stack([first, *(each.actions for each in outputs)], 1)
     return GreedyPlans(states, first[..., list(layout.goal)], valid)
 
 
@@ -103,10 +104,10 @@ def change_plans(
     if goal_kept:
         offsets = offsets.vanishing_at(layout.goal[0] // len(layout.axes))
     pairs = [change_actions(center, each, layout) for each in (offsets, offsets.opposite)]
-    found = np.concatenate(pairs, axis=1)
+    changed = np.concatenate(pairs, axis=1)
     if goal_kept:
-        found[..., list(layout.goal)] = center[:, None, list(layout.goal)]
-    return ChangedPlans(center, found)
+        changed[..., list(layout.goal)] = center[:, None, list(layout.goal)]
+    return ChangedPlans(center, changed)
 
 
 def steps_in_bins(layout: TokenLayout) -> tuple[int, ...]:
@@ -120,8 +121,8 @@ def reward_gradient(changed: ChangedPlans, reward: Tensor, layout: TokenLayout) 
     count = values.shape[1] // 2
     change = torch.as_tensor(0.5 * (values[:, :count] - values[:, count:]), dtype=torch.float32, device=reward.device)
     half = 0.5 * (reward[:, :count] - reward[:, count:])
-    found: Tensor = torch.einsum("bk,bkt->bt", half.float(), change) / count
-    return found
+    gradient: Tensor = torch.einsum("bk,bkt->bt", half.float(), change) / count
+    return gradient
 
 
 def translation(probability: Tensor, steps: Tensor, layout: TokenLayout) -> Tensor:
@@ -168,29 +169,29 @@ class PlanLosses(Losses):
         log_probs = logits.log_softmax(-1)
         shift = (self.plan_weight * policy.gradient).clamp(-1.0, 1.0)
         change = translation(log_probs.detach().exp(), shift, layout)
-        found = {"policy": -(change * log_probs.clamp(min=LEAST_LOG_PROB)).sum(-1).mean(), "shift": shift.abs().mean()}
-        found["kl"] = log_probs.new_zeros(())
+        losses = {"policy": -(change * log_probs.clamp(min=LEAST_LOG_PROB)).sum(-1).mean(), "shift": shift.abs().mean()}
+        losses["kl"] = log_probs.new_zeros(())
         if policy.reference is not None:
-            found["kl"] = (policy.reference.exp() * (policy.reference - log_probs)).sum(-1).mean()
-        found["entropy"] = -(log_probs.exp() * log_probs).sum(-1).mean()
+            losses["kl"] = (policy.reference.exp() * (policy.reference - log_probs)).sum(-1).mean()
+        losses["entropy"] = -(log_probs.exp() * log_probs).sum(-1).mean()
 
-        found["decision"] = found["plan_value"] = log_probs.new_zeros(())
+        losses["decision"] = losses["plan_value"] = log_probs.new_zeros(())
         if layout.goal and config.decision:
             value = net.goal_value(of_goals)
             chosen = self.goal_log_probs(out, policy.goals) + self.rules.value_power * value
             chance = torch.where(policy.valid, chosen, ops.EXCLUDED).softmax(-1)
-            found["decision"] = -(chance * policy.goal_reward).sum(-1).mean()
+            losses["decision"] = -(chance * policy.goal_reward).sum(-1).mean()
         if config.plan_value:
-            found["plan_value"] = plan_value_loss(net.plan_value(of_plans), policy.goal_reward)
-        found["anchor"] = supervised["loss"]
+            losses["plan_value"] = plan_value_loss(net.plan_value(of_plans), policy.goal_reward)
+        losses["anchor"] = supervised["loss"]
         total = (
-            found["policy"]
-            + config.kl * found["kl"]
-            + config.decision * found["decision"]
-            + config.plan_value * found["plan_value"]
-            + config.anchor * found["anchor"]
+            losses["policy"]
+            + config.kl * losses["kl"]
+            + config.decision * losses["decision"]
+            + config.plan_value * losses["plan_value"]
+            + config.anchor * losses["anchor"]
         )
-        return {"loss": total, **{name: value.detach().float() for name, value in found.items()}}
+        return {"loss": total, **{name: value.detach().float() for name, value in losses.items()}}
 
     def _outputs(self, batch: Batch, parts: list[Tensor]) -> tuple[list[Tensor], PackedOutput]:
         """The hidden states of each part of the sequences, and the outputs for the first part."""

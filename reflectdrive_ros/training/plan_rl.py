@@ -17,9 +17,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from ..core.tokens import TokenLayout
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
-from ..tokens import TokenLayout
 from . import plan_policy, trainer
 from .losses import Batch, Losses, prompt_keys_values
 from .plan_policy import ChangedPlans, GreedyPlans, PlanBatch, PlanLosses
@@ -82,10 +82,10 @@ class _Steps:
 
     def _decode(self, batch: Batch) -> GreedyPlans:
         with self.loop.fabric.autocast():
-            found: GreedyPlans = self.loop.losses.run_unsharded(
+            plans: GreedyPlans = self.loop.losses.run_unsharded(
                 lambda net: plan_policy.decode_greedily(net, batch, self.rules, self.config.rl)
             )
-        return found
+        return plans
 
     def _changed_plans(
         self, greedy: GreedyPlans, layout: TokenLayout, rng: np.random.Generator
@@ -94,8 +94,8 @@ class _Steps:
         config, drafts = self.config.rl, draft_rounds_of(layout)
         states = greedy.states[:, :, 0].cpu().numpy()
         centers = {"drafts": states[:, drafts], "edits": states[:, -1]}
-        wanted = tuple(centers) if config.credit == "rollout" else (config.credit,)
-        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans) for name in wanted}
+        stages = tuple(centers) if config.credit == "rollout" else (config.credit,)
+        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans) for name in stages}
 
     def _score(
         self, batch: Batch, greedy: GreedyPlans, changed: dict[str, ChangedPlans], layout: TokenLayout
@@ -106,9 +106,9 @@ class _Steps:
             "drafted": greedy.states[:, draft_rounds_of(layout), :1].cpu().numpy(),
             **{name: each.plans for name, each in changed.items()},
         }
-        found = self.rewards.score(*batch.scenes, np.concatenate(list(plans.values()), axis=1))
+        rewards = self.rewards.score(*batch.scenes, np.concatenate(list(plans.values()), axis=1))
         ends = np.cumsum([each.shape[1] for each in plans.values()])[:-1]
-        parts = np.split(found, ends, axis=1)
+        parts = np.split(rewards, ends, axis=1)
         device = batch.ego.device
         return {name: torch.as_tensor(part, device=device) for name, part in zip(plans, parts, strict=True)}
 
@@ -120,8 +120,8 @@ class _Steps:
         count = {"drafts": drafts, "edits": greedy.states.shape[1] - 1 - drafts}
         gradients = []
         for name, each in changed.items():
-            found = plan_policy.reward_gradient(each, scores[name][..., 0], layout)
-            gradients.append(found[:, None].expand(-1, count[name], -1))
+            gradient = plan_policy.reward_gradient(each, scores[name][..., 0], layout)
+            gradients.append(gradient[:, None].expand(-1, count[name], -1))
         return PlanBatch(
             goals=greedy.goals,
             valid=greedy.valid,

@@ -1,7 +1,7 @@
 """Keys and values of the prompts of a set, computed once: for training that leaves the prompt as it is.
 
 With `optimizer.trained: actions` no trained parameter touches the prompt, and most of a step would encode images again.
-Each scene is therefore augmented once, encoded once, and its KV cache is stored beside the set as float16,
+Each scene is therefore augmented once, encoded once, and its KV cache is stored next to the set as float16,
 0.3 MB per scene of the small network. Files are named by a hash of the weights, the scenes and the augmentation.
 
 Sources: prefix caching of LLM inference; frozen-feature training.
@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.domain import Array
 from ..data.cache import read_stored, write_arrays
-from ..domain import Array
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
 from .losses import Batch, is_action_parameter
@@ -63,7 +63,7 @@ def hash_weights(net: TokenNet, counts: Callable[[str], bool]) -> str:
 def each_scene_once(
     batches: Callable[[], Iterator[Batch]], count: int, progress: Callable[[int, int], None]
 ) -> Iterator[tuple[Batch, Array]]:
-    """The batches of a set of `count` scenes with the places (n,) of their scenes; n is smaller in the last one, whose
+    """The batches of a set of `count` scenes with the indices (n,) of their scenes; n is smaller in the last one, whose
     scenes beyond the set are left out."""
     done = 0
     with closing(batches()) as several:  # type: ignore[type-var]
@@ -104,15 +104,15 @@ def _encode(
     """Writes the keys and values of all scenes to a file; returns the other arrays of PromptCache."""
     config, transformer = net.config, net.config.transformer
     shape = (transformer.layers, 2, transformer.kv_heads, config.prompt_length, transformer.head_dim)
-    found = np.lib.format.open_memmap(file, "w+", np.float16, (count, *shape))
+    cached = np.lib.format.open_memmap(file, "w+", np.float16, (count, *shape))
     route = np.zeros((count, len(config.route_at_m), 2), np.int64)
     mirrored, with_route = np.zeros((2, count), bool)
     for batch, rows in batches:
         new, on_device = len(rows), batch.to(device)
-        found[rows] = pack(net.encode(net.prompt(*on_device.inputs))[: transformer.layers])[:new].cpu().numpy()
+        cached[rows] = pack(net.encode(net.prompt(*on_device.inputs))[: transformer.layers])[:new].cpu().numpy()
         route[rows] = batch.route[:new].numpy()
         mirrored[rows], with_route[rows] = batch.mirrored[:new].numpy(), batch.with_route[:new].numpy()
-    found.flush()
+    cached.flush()
     return {"route": route, "mirrored": mirrored, "with_route": with_route}
 
 

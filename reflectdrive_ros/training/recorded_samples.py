@@ -2,7 +2,7 @@
 
     sets = recorded_set(folder, spec, hold_out=["USA_Peach"])     # a VectorSet, recorded=True
 
-A sample is made every SAMPLE_EVERY_STEPS while the network's horizon of future is left. The observation is that of the
+A sample is taken every SAMPLE_EVERY_STEPS while the network's horizon of future is left. The observation is that of the
 evaluation (`data.real_tracks.observation_at`): route from the ego's own track, acceleration, yaw rate and steering 0.
 The future is the recorded drive of the rear axle, smoothed (`driven_poses`); those of the neighbours are recorded.
 
@@ -27,19 +27,19 @@ from typing import Any
 import numpy as np
 from scipy.signal import savgol_filter
 
-from .. import geometry
-from ..config import ConfigError
+from ..core import geometry
+from ..core.config import ConfigError
+from ..core.domain import AgentHistory, AgentKind, Array
+from ..core.vector_spec import VectorSpec
 from ..data import real_tracks, sets
 from ..data.cache import write_array
 from ..data.real_tracks import STEP_S, Recording, TracksError
-from ..domain import AgentHistory, AgentKind, Array
 from ..features.vectors import agent_order, vector_inputs
-from ..files import sha256_of, write_atomic
+from ..infra.files import sha256_of, write_atomic
 from ..scoring import drivable
-from ..vector_spec import VectorSpec
 from .vector_data import VectorSet, flat_row, format_key, futures, row_size, set_of_rows
 
-RECORDED = real_tracks.NAME  # as a training set, in place of a folder of scenes; real_tracks:DIR: that of a folder
+RECORDED = real_tracks.NAME  # as a training set, instead of a folder of scenes; real_tracks:DIR: that of a folder
 FORMAT = 3  # raise it when samples change
 SAMPLE_EVERY_STEPS = 5  # 0.5 s
 HISTORY_STEPS = AgentHistory.STEPS - 1  # another vehicle is sampled after 2 s, or from the start of the recording
@@ -129,13 +129,13 @@ def _site(
     digest = hashlib.sha256(json.dumps([key, site, hashes]).encode()).hexdigest()
     table, note = home / f"{digest[:16]}.npy", home / f"{digest[:16]}.json"
     if not table.exists():
-        made = site_samples([recording for _, recording in recordings], spec)
+        samples = site_samples([recording for _, recording in recordings], spec)
         home.mkdir(parents=True, exist_ok=True)
-        write_atomic(note, json.dumps({"human": made.human, "skipped": made.skipped}).encode())
-        write_array(table, made.rows)
-    known = json.loads(note.read_bytes())
+        write_atomic(note, json.dumps({"human": samples.human, "skipped": samples.skipped}).encode())
+        write_array(table, samples.rows)
+    summary = json.loads(note.read_bytes())
     rows = np.load(table, mmap_mode="r", allow_pickle=False)
-    return RecordedSamples(site, rows, known["human"], known["skipped"]), digest
+    return RecordedSamples(site, rows, summary["human"], summary["skipped"]), digest
 
 
 def site_samples(recordings: Sequence[Recording], spec: VectorSpec) -> RecordedSamples:
@@ -151,12 +151,12 @@ def site_samples(recordings: Sequence[Recording], spec: VectorSpec) -> RecordedS
             if (np.abs(marks - mark) < SAME_DRIVE_M).all(axis=1).any():
                 skipped[REPEATED] += 1
                 continue
-            found = drive_sample(drive, step, spec)
-            if isinstance(found, str):
-                skipped[found] += 1
+            sample = drive_sample(drive, step, spec)
+            if isinstance(sample, str):
+                skipped[sample] += 1
                 continue
             marks = np.concatenate([marks, mark[None]])
-            rows.append(flat_row(found)[None])
+            rows.append(flat_row(sample)[None])
             human += drive.human
     counts = {reason: skipped[reason] for reason in SKIPPED if skipped[reason]}
     return RecordedSamples(recordings[0].family, np.concatenate(rows), human, counts)
@@ -192,20 +192,20 @@ class Drive:
 
 
 def other_drives(recording: Recording) -> Iterator[Drive]:
-    """The other vehicles of a recording, each as the ego of the steps at which it is seen without a gap. Its first
-    sample is where it has been seen for 2 s, or the start of the recording: the first starts of the evaluation have no
-    history either."""
-    seen = np.isfinite(recording.agent_centers[..., 0])
-    for agent in np.flatnonzero(seen.any(axis=1) & (recording.agent_kinds == AgentKind.VEHICLE)).tolist():
-        first = int(seen[agent].argmax())
-        last = first + int((~np.append(seen[agent, first:], False)).argmax())
+    """The other vehicles of a recording, each as the ego of the steps at which it is observed without a gap. Its first
+    sample is where it has been observed for 2 s, or the start of the recording: the first starts of the evaluation have
+    no history either."""
+    observed = np.isfinite(recording.agent_centers[..., 0])
+    for agent in np.flatnonzero(observed.any(axis=1) & (recording.agent_kinds == AgentKind.VEHICLE)).tolist():
+        first = int(observed[agent].argmax())
+        last = first + int((~np.append(observed[agent, first:], False)).argmax())
         if last - first > SPEED_STEPS:
             yield Drive(as_ego(recording, agent, first, last), HISTORY_STEPS if first else 0, False)
 
 
 def as_ego(recording: Recording, agent: int, first: int, last: int) -> Recording:
-    """The steps first .. last - 1 of a recording with an agent, seen in all of them, as the ego. The former ego takes
-    the agent's row."""
+    """The steps first .. last - 1 of a recording with an agent, observed in all of them, as the ego. The former ego
+    takes the agent's row."""
     steps = slice(first, last)
     centers, velocities = recording.agent_centers[:, steps].copy(), recording.agent_velocities_mps[:, steps].copy()
     sizes, kinds = recording.agent_sizes.copy(), recording.agent_kinds.copy()
@@ -269,7 +269,7 @@ def future_steps(spec: VectorSpec) -> int:
 
 
 def sample_steps(drive: Drive, spec: VectorSpec) -> range:
-    """The steps of a drive at which samples are made."""
+    """The steps of a drive at which samples are taken."""
     return range(drive.first, drive.recording.steps - future_steps(spec), SAMPLE_EVERY_STEPS)
 
 
@@ -294,8 +294,8 @@ def drive_sample(drive: Drive, step: int, spec: VectorSpec) -> dict[str, Array] 
     if _overlaps(recording, step, until):
         return OVERLAP
     assert observation.agents is not None
-    seen = np.flatnonzero(np.isfinite(recording.agent_centers[:, step, 0]))
-    read = seen[agent_order(observation.agents, spec)][: spec.predicted_agents]
+    observed = np.flatnonzero(np.isfinite(recording.agent_centers[:, step, 0]))
+    read = observed[agent_order(observation.agents, spec)][: spec.predicted_agents]
     others = recording.agent_centers[read, later]
     present: Array = np.isfinite(others).all(axis=-1)  # type: ignore[assignment]
     agents = geometry.compose(ego_from_map, np.where(present[..., None], others, 0.0))

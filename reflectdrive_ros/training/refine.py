@@ -6,12 +6,12 @@ The generator drafts G plans per scene; it is not trained, and no gradient reach
 of a plan x_j from the plan. L_supervised: cross-entropy with the tokens of the target, the plan of the teacher or of
 the expert driver. L_offline: the drafts and the target are corrections of each other, with advantages
 A_ij = r_i - r_j (Eq. 5); G passes give log p(x_i | x_j) of all pairs. Pairs with A <= 0 are left out: plan i was not
-drawn from the expert, so that lowering its probability has no bound. L_keep: cross-entropy with the draft itself, which
-decides where no other plan is better. L_online: K corrections are drawn from the expert for each draft, with advantages
-A_ik = r_ik - r_i (Eq. 6), and their clipped policy gradient is taken. L_plan_value: cross-entropy of the predicted
-score of drafts and corrections with their rewards. Rewards are those of `rewards.PlanScorer`.
+sampled from the expert, so that lowering its probability has no bound. L_keep: cross-entropy with the draft itself,
+which decides where no other plan is better. L_online: K corrections are sampled from the expert for each draft, with
+advantages A_ik = r_ik - r_i (Eq. 6), and their clipped policy gradient is taken. L_plan_value: cross-entropy of the
+predicted score of drafts and corrections with their rewards. Rewards are those of `rewards.PlanScorer`.
 
-Where the prompts are cached, the drafts and their rewards are too (`draft_cache`); corrections are made and scored
+Where the prompts are cached, the drafts and their rewards are too (`draft_cache`); corrections are computed and scored
 there only for L_online.
 """
 
@@ -27,12 +27,12 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ..core.tokens import decoding_rounds
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import Sampling
-from ..tokens import decoding_rounds
 from . import trainer
 from .draft_cache import EXPERT_PARAMETERS, DraftCache
 from .losses import Batch, plan_value_loss, prompt_keys_values
@@ -50,13 +50,13 @@ COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
 class Drafts:
-    """Of B scenes: G drafts, their corrections, and K drawn corrections of each if these are rewarded."""
+    """Of B scenes: G drafts, their corrections, and K sampled corrections of each if these are rewarded."""
 
     prompt: Tensor  # (B, P, width); (0,) where the prompts are cached
     keys_values: tuple[KeysValues, ...]
     plans: Tensor  # (B, G, T) int64; the first has the most probable tokens
     refined: Tensor | None = None  # (B, G, T) int64, corrections of the most probable tokens
-    samples: Tensor | None = None  # (B, G, K, T) int64, drawn corrections
+    samples: Tensor | None = None  # (B, G, K, T) int64, sampled corrections
     reward: Tensor | None = None  # (B, G) float32 of plans
     target_reward: Tensor | None = None  # (B, 1) of the target
     refined_reward: Tensor | None = None  # (B, G)
@@ -81,11 +81,11 @@ class RefineLosses(nn.Module):
         first_ids = ops.first_ids(layout, drafts.plans.device)
         logits = ops.reachable_bins(net.refine(drafts.plans, keys_values), layout).float()
         target = batch.clean[:, None] - first_ids
-        wanted, plans = target.expand(-1, logits.shape[1], -1), drafts.plans - first_ids
+        targets, plans = target.expand(-1, logits.shape[1], -1), drafts.plans - first_ids
         log_p = (logits / config.temperature).log_softmax(-1)
         zero = logits.new_zeros(())
-        found = {
-            "supervised": F.cross_entropy(logits.flatten(0, 2), wanted.flatten()),
+        losses = {
+            "supervised": F.cross_entropy(logits.flatten(0, 2), targets.flatten()),
             "offline": zero,
             "keep": -log_p.gather(-1, plans[..., None]).mean(),
             "online": zero,
@@ -94,26 +94,26 @@ class RefineLosses(nn.Module):
         log_probs = zero
         if config.offline and drafts.reward is not None and drafts.target_reward is not None:
             better = torch.cat([plans, target], 1), torch.cat([drafts.reward, drafts.target_reward], 1)
-            found["offline"] = offline_loss(log_p, drafts.reward, *better)
+            losses["offline"] = offline_loss(log_p, drafts.reward, *better)
         if drafts.samples is not None and drafts.reward is not None and drafts.sample_reward is not None:
             samples = (drafts.samples - first_ids).transpose(2, 3)
             log_probs = log_p.gather(-1, samples).transpose(2, 3)  # (B, G, K, T)
             old = log_probs.detach() if drafts.old is None else drafts.old
             advantage = drafts.sample_reward - drafts.reward[..., None]
-            found["online"] = online_loss(log_probs, old, advantage, config.clip)
+            losses["online"] = online_loss(log_probs, old, advantage, config.clip)
         if config.plan_value:
             scored = [(drafts.plans, drafts.reward), (drafts.refined, drafts.refined_reward)]
-            known = [(ids, reward) for ids, reward in scored if ids is not None and reward is not None]
+            labelled = [(ids, reward) for ids, reward in scored if ids is not None and reward is not None]
             with torch.no_grad():
-                hidden = net.hidden(torch.cat([ids for ids, _ in known], 1), drafts.keys_values)
-            found["plan_value"] = plan_value_loss(net.plan_value(hidden), torch.cat([each for _, each in known], 1))
+                hidden = net.hidden(torch.cat([ids for ids, _ in labelled], 1), drafts.keys_values)
+            losses["plan_value"] = plan_value_loss(net.plan_value(hidden), torch.cat([each for _, each in labelled], 1))
         total = zero
-        for name, value in found.items():
+        for name, value in losses.items():
             total = total + getattr(config, name) * value
         with torch.no_grad():
-            found["token_accuracy"] = 100.0 * (logits.argmax(-1) == wanted).float().mean()
-            found["entropy"] = -(log_p.exp() * log_p).sum(-1).mean()
-        metrics = {name: value.detach() for name, value in found.items()}
+            losses["token_accuracy"] = 100.0 * (logits.argmax(-1) == targets).float().mean()
+            losses["entropy"] = -(log_p.exp() * log_p).sum(-1).mean()
+        metrics = {name: value.detach() for name, value in losses.items()}
         return {"loss": total, **metrics, "log_probs": log_probs.detach()}
 
     def run_unsharded(self, function: Callable[[TokenNet], Drafts]) -> Drafts:
@@ -124,7 +124,7 @@ class RefineLosses(nn.Module):
 def offline_loss(log_p: Tensor, reward: Tensor, better: Tensor, better_reward: Tensor) -> Tensor:
     """-mean over pairs and tokens of A_ij log p(x_i | x_j) where A_ij = r_i - r_j is above 0.
 
-    log_p (B, G, T, bins) of the corrections of each draft x_j, reward (B, G) of the drafts; better (B, H, T) places in
+    log_p (B, G, T, bins) of the corrections of each draft x_j, reward (B, G) of the drafts; better (B, H, T) indices in
     bins of the plans x_i, better_reward (B, H).
     """
     count = log_p.shape[1]
@@ -134,7 +134,7 @@ def offline_loss(log_p: Tensor, reward: Tensor, better: Tensor, better_reward: T
 
 
 def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """Clipped policy gradient of corrections: log-probabilities (B, G, K, T) now and when they were drawn, advantages
+    """Clipped policy gradient of corrections: log-probabilities (B, G, K, T) now and when they were sampled, advantages
     (B, G, K)."""
     return -clipped_gain((log_probs - old).exp(), advantage[..., None], clip).mean()
 
@@ -169,7 +169,7 @@ def sample_drafts(
 
 @torch.no_grad()
 def correct(net: TokenNet, drafts: Drafts, config: RefineConfig, generator: torch.Generator) -> None:
-    """Fills in the corrections of drafts, and the drawn ones where the online loss needs them."""
+    """Fills in the corrections of drafts, and the sampled ones where the online loss needs them."""
     layout, plans = net.config.layout, drafts.plans
     logits = net.refine(plans, drafts.keys_values)
     drafts.refined, _ = ops.replace_all(logits, layout)
@@ -213,14 +213,14 @@ class _Steps:
         generator = loop.generator(step)
 
         def draft(net: TokenNet) -> Drafts:
-            known = prompt_keys_values(net, batch, True) if batch.has_cache else ()
+            keys_values = prompt_keys_values(net, batch, True) if batch.has_cache else ()
             if self.cache is None:
-                made = sample_drafts(net, batch.inputs, config, generator, known)
+                drafts = sample_drafts(net, batch.inputs, config, generator, keys_values)
             else:
-                made = cached_drafts(self.cache, batch, known)
+                drafts = cached_drafts(self.cache, batch, keys_values)
             if self.cache is None or config.online:
-                correct(net, made, config, generator)
-            return made
+                correct(net, drafts, config, generator)
+            return drafts
 
         with loop.fabric.autocast():
             drafts: Drafts = loop.losses.run_unsharded(draft)
@@ -247,8 +247,8 @@ class _Steps:
         plans = torch.cat([ids for _, ids in several], 1).cpu().numpy()
         scores = torch.from_numpy(np.ascontiguousarray(rewards.score(*batch.scenes, plans)[..., 0]))
         ends = np.cumsum([ids.shape[1] for _, ids in several])[:-1].tolist()
-        for (name, _), found in zip(several, scores.to(refined.device).tensor_split(ends, 1), strict=True):
-            setattr(drafts, name, found)
+        for (name, _), part in zip(several, scores.to(refined.device).tensor_split(ends, 1), strict=True):
+            setattr(drafts, name, part)
         if drafts.sample_reward is not None:
             drafts.sample_reward = torch.unflatten(drafts.sample_reward, 1, (refined.shape[1], -1))
 
@@ -257,23 +257,23 @@ def cached_drafts(cache: DraftCache, batch: Batch, keys_values: tuple[KeysValues
     """The drafts of the scenes of a batch."""
     rows, device = batch.rows.cpu().numpy(), batch.clean.device
     plans = torch.from_numpy(cache.plans[rows].astype(np.int64)).to(device)
-    found = Drafts(torch.zeros(0), keys_values, plans)
+    drafts = Drafts(torch.zeros(0), keys_values, plans)
     if cache.reward.size:
-        found.reward = torch.from_numpy(cache.reward[rows]).to(device)
-        found.target_reward = torch.from_numpy(cache.target_reward[rows, None]).to(device)
-    return found
+        drafts.reward = torch.from_numpy(cache.reward[rows]).to(device)
+        drafts.target_reward = torch.from_numpy(cache.target_reward[rows, None]).to(device)
+    return drafts
 
 
 def _panel(drafts: Drafts) -> Tensor:
-    """PANEL in percent: mean rewards of the most probable draft, of its correction, of all drafts, of the drawn
-    corrections, and of the best plan; share of tokens that the correction changes. NaN where it is not known."""
+    """PANEL in percent: mean rewards of the most probable draft, of its correction, of all drafts, of the sampled
+    corrections, and of the best plan; share of tokens that the correction changes. NaN where it is unknown."""
     unknown = torch.full((), torch.nan, device=drafts.plans.device)
     refined, reward, corrected = drafts.refined, drafts.reward, drafts.refined_reward
     changed = unknown if refined is None else (refined != drafts.plans).float().mean()
     samples = unknown if drafts.sample_reward is None else drafts.sample_reward.mean()
     if reward is None:
         return 100.0 * torch.stack([*[unknown] * (len(PANEL) - 1), changed])
-    known = reward if corrected is None else torch.cat([reward, corrected], 1)
+    all_rewards = reward if corrected is None else torch.cat([reward, corrected], 1)
     of_first = unknown if corrected is None else corrected[:, 0].mean()
-    best = known.amax(1).mean()
+    best = all_rewards.amax(1).mean()
     return 100.0 * torch.stack([reward[:, 0].mean(), of_first, reward.mean(), samples, best, changed])

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .. import kinematics
-from ..config import Config, ScoringConfig
+from ..core import kinematics
+from ..core.config import Config, ScoringConfig
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
 from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
 from ..data.shards import SceneReader, SetError
-from ..domain import Array
-from ..parallel import RestartablePool, Workers
+from ..infra.parallel import RestartablePool, Workers
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
-from ..tokens import TokenLayout
 
 COLUMNS = ("score", *SUB_SCORES)  # of a reward
 SCENE_BYTES, MEMORY_SHARE = 160_000, 0.25  # of a scene in memory; of all memory, that scenes may take
@@ -39,12 +39,12 @@ REACH_M = 40.0  # of the index of a scene's areas; few plans of 4 s go beyond, a
 class PlansOfScene(NamedTuple):
     """Plans of one scene that are to be scored."""
 
-    row: int  # of the batch: a scene may be drawn twice
+    row: int  # of the batch: a scene may be sampled twice
     shard: Path
     name: str
     with_route: bool  # whether the planner knew the route
     plans: Array  # of the scene as it was recorded: ids (M, T), or poses (M, 8, 3)
-    standing: bool = False  # whether the ego stands still in place of its recorded motion
+    standing: bool = False  # whether the ego stands still instead of its recorded motion
 
 
 class Scorer(Protocol):
@@ -82,12 +82,12 @@ class PlanScorer:
         if not with_route:
             observation = replace(observation, route=np.zeros((0, 3)))
         config = Config()
-        known = SafetyContext(observation, config)
+        safety_context = SafetyContext(observation, config)
         waypoints = self.layout.decode(actions)
-        points = postprocess(waypoints[..., :2], scene.ego, self.layout.waypoint_noise_m, known.road)
-        points = relax_profiles(points, known)
+        points = postprocess(waypoints[..., :2], scene.ego, self.layout.waypoint_noise_m, safety_context.road)
+        points = relax_profiles(points, safety_context)
         headings = token_headings(waypoints, points, self.layout)
-        sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, known.road, headings)
+        sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, safety_context.road, headings)
         return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in sent])
 
 
@@ -95,9 +95,9 @@ class ScorePool:
     """Worker processes that score plans. A context manager; leaving it ends the processes."""
 
     def __init__(self, scorer: Scorer, workers: Workers) -> None:
-        beside = workers if isinstance(workers, int) else CLUSTER_WORKERS
+        worker_count = workers if isinstance(workers, int) else CLUSTER_WORKERS
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        work = _Work(scorer, KeptScenes(int(MEMORY_SHARE * memory / SCENE_BYTES / max(beside, 1))))
+        work = _Work(scorer, KeptScenes(int(MEMORY_SHARE * memory / SCENE_BYTES / max(worker_count, 1))))
         self._pool: RestartablePool[PlansOfScene, Array] = RestartablePool(work, workers)
 
     def __enter__(self) -> ScorePool:
@@ -110,12 +110,12 @@ class ScorePool:
 
     def score(self, tasks: Sequence[PlansOfScene]) -> list[Array]:
         """(M, 6) float32 COLUMNS of the plans of each task. Raises SetError for a scene that cannot be scored."""
-        found = {}
+        results = {}
         for outcome in self._pool.map(tasks):
             if outcome.result is None:
                 raise SetError(f"scene {outcome.task.name} of {outcome.task.shard} cannot be scored: {outcome.reason}")
-            found[outcome.task.row] = outcome.result
-        return [found[task.row] for task in tasks]
+            results[outcome.task.row] = outcome.result
+        return [results[task.row] for task in tasks]
 
 
 class RewardPool:

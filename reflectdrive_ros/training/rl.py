@@ -43,7 +43,7 @@ def train(
     sample: Callable[..., Rollouts] = rollouts.sample,
 ) -> Progress:
     """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with. `sample`
-    is `rollouts.sample`, or a RolloutPool in its place.
+    is `rollouts.sample`, or a RolloutPool instead.
 
     Raises TrainingError also when the policy collapses: `rl.abort_entropy`, `rl.abort_kl`.
     """
@@ -73,13 +73,13 @@ class _Steps:
     def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
         """One step; COLUMNS."""
         loop, config = self.loop, self.config.rl
-        found = self._sample(batch, step)
-        scores = torch.from_numpy(self._score(batch, found)).to(batch.ego.device)  # (B, M + G, len(REWARDS))
-        count = found.plans.shape[1]
+        sampled_rollouts = self._sample(batch, step)
+        scores = torch.from_numpy(self._score(batch, sampled_rollouts)).to(batch.ego.device)  # (B, M + G, len(REWARDS))
+        count = sampled_rollouts.plans.shape[1]
         sampled, greedy = scores[:, :count, 0], scores[:, count:, 0]
-        policy = rl_losses.make_policy_batch(found, sampled, greedy, loop.net.config.layout, config)
+        policy = rl_losses.make_policy_batch(sampled_rollouts, sampled, greedy, loop.net.config.layout, config)
         policy.reference = self._reference_log_probs(batch, policy)
-        saved = {"states": found.states, "scores": scores}
+        saved = {"states": sampled_rollouts.states, "scores": scores}
         rows = []
         for update in range(config.updates):
             losses = loop.model(batch, policy)
@@ -90,7 +90,7 @@ class _Steps:
             norm = loop.update(scalars, batch, step, saved)
             rows.append(torch.stack([*(value.detach().float() for value in scalars.values()), norm]))
         mean = torch.stack(rows).mean(0)
-        return torch.cat([mean[:-1], self._panel(found, scores, policy), mean[-1:]])
+        return torch.cat([mean[:-1], self._panel(sampled_rollouts, scores, policy), mean[-1:]])
 
     def _sample(self, batch: Batch, step: int) -> Rollouts:
         generator, config = self.loop.generator(step), self.config.rl
@@ -100,11 +100,11 @@ class _Steps:
             return self.sample(net, batch.inputs, self.rules, config, generator, cached)
 
         with self.loop.fabric.autocast():
-            found: Rollouts = self.loop.losses.run_unsharded(sample)
-        return found
+            sampled_rollouts: Rollouts = self.loop.losses.run_unsharded(sample)
+        return sampled_rollouts
 
-    def _score(self, batch: Batch, found: Rollouts) -> np.ndarray:
-        plans = torch.cat([found.plans, found.greedy_plans], 1)
+    def _score(self, batch: Batch, sampled_rollouts: Rollouts) -> np.ndarray:
+        plans = torch.cat([sampled_rollouts.plans, sampled_rollouts.greedy_plans], 1)
         return self.rewards.score(*batch.scenes, plans.cpu().numpy())
 
     @torch.no_grad()
@@ -116,17 +116,17 @@ class _Steps:
             hidden = rl_losses.hidden_states(self.reference, keys_values, policy)
             return rl_losses.token_log_probs(self.reference, hidden.rounds, policy, self.config.rl.temperature)
 
-    def _panel(self, found: Rollouts, scores: Tensor, policy: PolicyBatch) -> Tensor:
+    def _panel(self, sampled_rollouts: Rollouts, scores: Tensor, policy: PolicyBatch) -> Tensor:
         """PANEL: mean rewards of sampled rollouts in percent; the reward of greedy plans, as decided, and of the best
         plan; the share of goals whose rollouts have equal rewards; edits.
         """
         assert policy.old_goals is not None
-        count = found.plans.shape[1]
+        count = sampled_rollouts.plans.shape[1]
         sampled, decision = scores[:, :count], torch.where(policy.valid, policy.old_goals.exp(), 0.0)
-        groups = torch.unflatten(sampled[..., 0], 1, (found.goals.shape[1], -1))
+        groups = torch.unflatten(sampled[..., 0], 1, (sampled_rollouts.goals.shape[1], -1))
         equal = (groups.amax(-1) - groups.amin(-1)) <= rl_losses.SAME_REWARD
         layout = self.loop.net.config.layout
-        edited = rollouts.written(found.states, layout.mask_id)[:, rollouts.draft_rounds_of(layout) :]
+        edited = rollouts.written(sampled_rollouts.states, layout.mask_id)[:, rollouts.draft_rounds_of(layout) :]
         return torch.cat(
             [
                 100.0 * sampled.mean((0, 1)),

@@ -26,11 +26,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.tokens import TokenLayout
 from ..model.layers import KeysValues
 from ..model.token import ops
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import GoalRules
-from ..tokens import TokenLayout
 from .losses import Batch, Losses, plan_value_loss
 from .rollouts import Rollouts, draft_rounds_of, written
 from .settings import LossConfig, RlConfig
@@ -89,18 +89,20 @@ def make_policy_batch(
     """
     goals, sampled = rollouts.goals.shape[1], reward.shape[1]
     advantage = advantages(reward, goals, config.baseline)
-    kept = ops.top_indices(advantage.abs(), min(config.kept, sampled))  # (B, M)
-    states = rollouts.states.gather(2, kept[:, None, :, None].expand(-1, rollouts.states.shape[1], -1, layout.length))
+    selected = ops.top_indices(advantage.abs(), min(config.kept, sampled))  # (B, M)
+    states = rollouts.states.gather(
+        2, selected[:, None, :, None].expand(-1, rollouts.states.shape[1], -1, layout.length)
+    )
     return PolicyBatch(
         goals=rollouts.goals,
         valid=rollouts.valid,
         goal_reward=greedy_reward,
         first=rollouts.states[:, 0, :: rollouts.drafts_per_goal],
         states=states,
-        goal_of=kept // rollouts.drafts_per_goal,
+        goal_of=selected // rollouts.drafts_per_goal,
         finished=torch.cat([rollouts.greedy_plans, states[:, -1]], 1),
-        finished_reward=torch.cat([greedy_reward, reward.gather(1, kept)], 1),
-        advantage=advantage.gather(1, kept),
+        finished_reward=torch.cat([greedy_reward, reward.gather(1, selected)], 1),
+        advantage=advantage.gather(1, selected),
         credited=credited_tokens(states, layout, config),
         sampled=sampled,
     )
@@ -139,36 +141,36 @@ class RlLosses(Losses):
 
         ratio = (log_probs - old).exp()
         gain = clipped_gain(ratio, policy.advantage[:, None, :, None], config.clip)
-        found = {"policy": -(gain * policy.credited).sum() / (len(gain) * policy.sampled)}
+        losses = {"policy": -(gain * policy.credited).sum() / (len(gain) * policy.sampled)}
 
         weight = old_goals.exp() * policy.valid
         goal_advantage = policy.goal_reward - (weight * policy.goal_reward).sum(-1, keepdim=True)
         goal_gain = clipped_gain((goal_log_probs - old_goals).exp(), goal_advantage, config.clip)
-        found["decision"] = -(weight * goal_gain).sum(-1).mean()
+        losses["decision"] = -(weight * goal_gain).sum(-1).mean()
 
-        found["plan_value"] = log_probs.new_zeros(())
+        losses["plan_value"] = log_probs.new_zeros(())
         if config.plan_value:
-            found["plan_value"] = plan_value_loss(self.net.plan_value(plan_hidden), policy.finished_reward)
+            losses["plan_value"] = plan_value_loss(self.net.plan_value(plan_hidden), policy.finished_reward)
 
         credited = policy.credited.sum().clamp(min=1)
-        found["kl"] = log_probs.new_zeros(())
+        losses["kl"] = log_probs.new_zeros(())
         if policy.reference is not None:
             less = policy.reference - log_probs
-            found["kl"] = ((less.exp() - less - 1.0) * policy.credited).sum() / credited
-        found["anchor"] = supervised["loss"]
+            losses["kl"] = ((less.exp() - less - 1.0) * policy.credited).sum() / credited
+        losses["anchor"] = supervised["loss"]
         total = (
-            found["policy"]
-            + config.decision * found["decision"]
-            + config.plan_value * found["plan_value"]
-            + config.kl * found["kl"]
-            + config.anchor * found["anchor"]
+            losses["policy"]
+            + config.decision * losses["decision"]
+            + config.plan_value * losses["plan_value"]
+            + config.kl * losses["kl"]
+            + config.anchor * losses["anchor"]
         )
-        found["entropy"] = -(old * policy.credited).sum() / credited
+        losses["entropy"] = -(old * policy.credited).sum() / credited
         outside = ((ratio - 1.0).abs() > config.clip) & policy.credited
-        found["clipped"] = outside.sum() / credited
+        losses["clipped"] = outside.sum() / credited
         return {
             "loss": total,
-            **{name: value.detach().float() for name, value in found.items()},
+            **{name: value.detach().float() for name, value in losses.items()},
             "log_probs": log_probs.detach(),
             "goal_log_probs": goal_log_probs.detach(),
         }
@@ -210,17 +212,17 @@ def token_log_probs(net: TokenNet, hidden: Tensor, policy: PolicyBatch, temperat
 
     hidden: `HiddenStates.rounds`. The heads are evaluated at the credited tokens only.
     """
-    states, wanted = policy.states, policy.credited
-    found = hidden.new_zeros(wanted.shape, dtype=torch.float32)
+    states, credited = policy.states, policy.credited
+    log_probs = hidden.new_zeros(credited.shape, dtype=torch.float32)
     layout, axes = net.config.layout, len(net.config.layout.axes)
     for k, (axis, (low, high)) in enumerate(zip(layout.axes, layout.id_ranges, strict=True)):
-        here = wanted[..., k::axes]
+        here = credited[..., k::axes]
         head = getattr(net, f"{axis.name}_head")
         logits = head.logits(hidden[..., k::axes, :][here], low, high).float() / temperature
         ids = states[:, 1:, :, k::axes][here] - low
         chosen = logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
-        found[..., k::axes] = found[..., k::axes].masked_scatter(here, chosen)
-    return found
+        log_probs[..., k::axes] = log_probs[..., k::axes].masked_scatter(here, chosen)
+    return log_probs
 
 
 def clipped_gain(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:

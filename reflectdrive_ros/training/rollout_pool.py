@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..domain import Array
+from ..core.domain import Array
+from ..infra.parallel import RestartablePool, Workers
 from ..model.layers import KeysValues
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.ops import GoalRules
-from ..parallel import RestartablePool, Workers
 from . import rollouts
 from .rollouts import Rollouts
 from .settings import RlConfig
@@ -41,7 +41,7 @@ class _Batch(NamedTuple):
 
 @dataclass(eq=False)
 class RolloutPool:
-    """In place of `rollouts.sample`, of a network on the CPU. Raises TrainingError if a worker fails."""
+    """Instead of `rollouts.sample`, of a network on the CPU. Raises TrainingError if a worker fails."""
 
     workers: Workers
 
@@ -85,8 +85,8 @@ def _sample(batch: _Batch, report: Callable[[Any], None]) -> tuple[Array, ...]:
     dtype = batch.autocast or torch.float32
     cached = tuple((torch.from_numpy(a).to(dtype), torch.from_numpy(b).to(dtype)) for a, b in batch.keys_values)
     with torch.autocast("cpu", batch.autocast, enabled=batch.autocast is not None):
-        found = rollouts.sample(net, (images, text, ego, route), batch.rules, batch.config, generator, cached)
-    return tuple(each.numpy() for each in found)
+        sampled = rollouts.sample(net, (images, text, ego, route), batch.rules, batch.config, generator, cached)
+    return tuple(each.numpy() for each in sampled)
 
 
 @cache

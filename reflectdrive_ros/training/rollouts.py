@@ -18,13 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..core.recipe_config import DriveFineConfig
+from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import RoundOutput, Sampling
-from ..recipe_config import DriveFineConfig
-from ..tokens import Round, TokenLayout, decoding_rounds
 from .settings import RlConfig
 
 DRAFT_ROUNDS, EDIT_ROUNDS = 3, 3  # as in a full frame
@@ -76,34 +76,34 @@ def sample(
     """
     layout, sampling = net.config.layout, Sampling(config.temperature, generator)
     if keys_values:
-        known = rollout.prefill_sequences_cached(net, keys_values, inputs[3], rules)
+        prefilled = rollout.prefill_sequences_cached(net, keys_values, inputs[3], rules)
     else:
-        known = rollout.prefill_sequences(net, *inputs, rules)
-    chosen, valid = _sample_goals(known.goal_log_probs, known.valid, config.goals, sampling)
-    first = known.actions.gather(1, chosen[..., None].expand(-1, -1, layout.length))  # (B, G, T)
-    begun, first_logits = first.repeat_interleave(config.drafts, 1), net.decode(first, known.keys_values)
+        prefilled = rollout.prefill_sequences(net, *inputs, rules)
+    chosen, valid = _sample_goals(prefilled.goal_log_probs, prefilled.valid, config.goals, sampling)
+    first = prefilled.actions.gather(1, chosen[..., None].expand(-1, -1, layout.length))  # (B, G, T)
+    starts, first_logits = first.repeat_interleave(config.drafts, 1), net.decode(first, prefilled.keys_values)
 
     def logits(actions: Tensor) -> Tensor:
         """Before the first round the rollouts of a goal are equal."""
         if actions is first:
             return first_logits
-        if actions is begun:
+        if actions is starts:
             return first_logits.repeat_interleave(config.drafts, 1)
-        return net.decode(actions, known.keys_values)
+        return net.decode(actions, prefilled.keys_values)
 
     rounds, drafts = rounds_of(layout), draft_rounds_of(layout)
     greedy = rollout.rollout(logits, first, layout, rounds, EditRules(), log_probs=True)
     if config.credit == "edits":  # edits of the plan that the car drafts: their rewards differ by edits alone
         drafted = tuple(_repeat(output, config.drafts) for output in greedy[:drafts])
     else:
-        drafted = rollout.rollout(logits, begun, layout, rounds[:drafts], EditRules(), sampling, log_probs=True)
+        drafted = rollout.rollout(logits, starts, layout, rounds[:drafts], EditRules(), sampling, log_probs=True)
     edited = rollout.rollout(
         logits, drafted[-1].actions, layout, rounds[drafts:], EditRules(), sampling, log_probs=True
     )
-    found = (*drafted, *edited)
-    log_probs = [output.log_probs for output in found if output.log_probs is not None]
+    outputs = (*drafted, *edited)
+    log_probs = [output.log_probs for output in outputs if output.log_probs is not None]
     return Rollouts(
-        torch.stack([begun, *(output.actions for output in found)], 1),
+        torch.stack([starts, *(output.actions for output in outputs)], 1),
         first[..., list(layout.goal)],
         valid,
         torch.stack(log_probs, 1),
@@ -120,7 +120,8 @@ def _repeat(output: RoundOutput, count: int) -> RoundOutput:
 
 
 def _sample_goals(log_probs: Tensor, valid: Tensor, count: int, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """(B, count) different places of goals (B, K), drawn one after the other, and which are real: (B, count) bool."""
+    """(B, count) different indices of goals (B, K), sampled one after the other, and which are valid: (B, count)
+    bool."""
     noise = torch.rand(log_probs.shape, generator=sampling.generator).to(log_probs.device)
     gumbel = -torch.log(-torch.log(noise.clamp(1e-9, 1.0 - 1e-7)))
     keys = torch.where(valid, log_probs / sampling.temperature + gumbel, ops.EXCLUDED)

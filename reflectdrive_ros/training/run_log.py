@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch.utils.tensorboard import SummaryWriter
 
-from ..files import MEGABYTE, read_limited
+from ..infra.files import MEGABYTE, read_limited
 from . import train_state
 from .train_state import StateError
 
@@ -37,16 +37,16 @@ class RunLog:
         on the metrics of a validation."""
         self.out, self.batch, self.columns, self.console, self.enabled = out, batch, columns, console, enabled
         self._summarize = summarize
-        self._seen = (0.0, 0)  # elapsed and step at the last row
+        self._previous = (0.0, 0)  # elapsed and step at the last row
         self._loss: float | None = None  # of the last row; None before the first
 
     def __enter__(self) -> RunLog:
         if self.enabled:
-            found = train_state.read_progress(self.out)
-            begun = 0 if found is None else found[0].step
-            self._seen = (0.0 if found is None else found[0].elapsed_s, begun)
-            _drop_unsaved_rows(self.out / LOG, self.columns, begun)
-            self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=begun)
+            saved = train_state.read_progress(self.out)
+            first_step = 0 if saved is None else saved[0].step
+            self._previous = (0.0 if saved is None else saved[0].elapsed_s, first_step)
+            _drop_unsaved_rows(self.out / LOG, self.columns, first_step)
+            self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=first_step)
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
             self._task: TaskID = self._bar.add_task("learning", total=1.0, text="")
@@ -73,7 +73,7 @@ class RunLog:
         is_first, self._loss = self._loss is None, values["loss"]
         row = {"step": progress.step, "minutes": progress.elapsed_s / 60.0, **values}
         row["scenes_per_s"] = self._rate(progress)
-        self._seen = (progress.elapsed_s, progress.step)
+        self._previous = (progress.elapsed_s, progress.step)
         path = self.out / LOG
         new = not path.exists()
         with path.open("a", newline="", encoding="utf-8") as file:
@@ -83,13 +83,13 @@ class RunLog:
                 writer.writeheader()
             writer.writerow({name: f"{row[name]:.6g}" for name in names})
         # vision pretraining has no plan metrics
-        known = {name: value for name, value in row.items() if not math.isnan(value)}
-        for name in known.keys() - {"step", "minutes"}:
-            self._board.add_scalar(f"train/{name}", known[name], progress.step)
+        finite = {name: value for name, value in row.items() if not math.isnan(value)}
+        for name in finite.keys() - {"step", "minutes"}:
+            self._board.add_scalar(f"train/{name}", finite[name], progress.step)
         if is_first or not self.console.is_terminal:  # further losses are in the bar
             self.console.print(
                 f"step {progress.step}, {row['minutes']:.1f} min: "
-                + " ".join(f"{name} {known[name]:.3f}" for name in self.columns if name in known)
+                + " ".join(f"{name} {finite[name]:.3f}" for name in self.columns if name in finite)
                 + f", {row['scenes_per_s']:.1f} scenes/s"
             )
 
@@ -109,9 +109,9 @@ class RunLog:
 
     def _rate(self, progress: train_state.Progress) -> float:
         """Scenes per second since the last row."""
-        if progress.elapsed_s <= self._seen[0]:
+        if progress.elapsed_s <= self._previous[0]:
             return 0.0
-        return self.batch * (progress.step - self._seen[1]) / (progress.elapsed_s - self._seen[0])
+        return self.batch * (progress.step - self._previous[1]) / (progress.elapsed_s - self._previous[0])
 
 
 def all_columns(columns: Sequence[str]) -> tuple[str, ...]:
@@ -120,11 +120,11 @@ def all_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _drop_unsaved_rows(path: Path, columns: Sequence[str], step: int) -> None:
-    """Removes rows of a log that are later than the state: they are made again. Raises StateError."""
+    """Removes rows of a log that are later than the state: they are written again. Raises StateError."""
     rows = complete_rows(path, columns)
     if rows is not None:
-        kept = [line for line in rows if float(line.split(",")[0]) <= step]
-        path.write_text(f"{','.join(all_columns(columns))}\n{''.join(kept)}", encoding="utf-8")
+        saved_rows = [line for line in rows if float(line.split(",")[0]) <= step]
+        path.write_text(f"{','.join(all_columns(columns))}\n{''.join(saved_rows)}", encoding="utf-8")
 
 
 def complete_rows(path: Path, columns: Sequence[str]) -> list[str] | None:

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from ..data import shards
-from ..parallel import Workers
-from ..progress import ShownProgress
-from ..provenance import write_numbers
-from ..stopping import exit_code, print_stop
+from ..infra.parallel import Workers
+from ..infra.progress import ShownProgress
+from ..infra.provenance import write_numbers
+from ..infra.signals import exit_code, print_stop
 from . import settings, train_state
 from .run_log import LOG, complete_rows
 from .settings import DiffusionTrainConfig, TrainConfig
@@ -34,15 +34,15 @@ class RunSources:
     init_from: Path | None  # run, or folder of weights, that initialises this one
     workers: Workers  # read scenes and score plans
     json: Path | None = None  # file for the numbers of the whole run
-    teacher: Path | None = None  # run, or folder of weights, whose plans are the targets in place of the expert's
+    teacher: Path | None = None  # run, or folder of weights, whose plans are the targets instead of the expert's
 
 
 def check_continues(out: Path, config: TrainConfig | DiffusionTrainConfig, columns: Sequence[str]) -> None:
     """Removes incomplete rows of the log. Raises StateError if `out` holds a run of other settings."""
-    found = train_state.read_progress(out)
-    if found is None:
+    saved = train_state.read_progress(out)
+    if saved is None:
         return
-    other = settings.differences(config, found[1]["settings"])
+    other = settings.differences(config, saved[1]["settings"])
     if other:
         names = ", ".join(other)
         raise StateError(f"{out} holds a run with other settings ({names}): use those settings, or give another --out")
@@ -51,8 +51,8 @@ def check_continues(out: Path, config: TrainConfig | DiffusionTrainConfig, colum
 
 def check_same_scenes(out: Path, key: str, folder: Path | str) -> None:
     """Raises StateError if `out` holds a run on other scenes than those of `key`."""
-    found = train_state.read_progress(out)
-    if found is not None and found[1]["scenes"] != key:
+    saved = train_state.read_progress(out)
+    if saved is not None and saved[1]["scenes"] != key:
         raise StateError(f"{out} holds a run on other scenes than {folder}, or of another teacher: give another --out")
 
 
@@ -76,12 +76,12 @@ def show_preparation(
 def resumption(out: Path) -> str:
     """What the same command does after a stop."""
     try:
-        found = train_state.read_progress(out)
+        saved = train_state.read_progress(out)
     except StateError as fault:
         return str(fault)
-    if found is None:
+    if saved is None:
         return "nothing saved yet, the same command starts from the beginning"
-    return f"the same command resumes at step {found[0].step}"
+    return f"the same command resumes at step {saved[0].step}"
 
 
 def finish(

@@ -26,10 +26,10 @@ def vision_only(config: OptimizerConfig, at: float) -> bool:
 
 def learning_rate(config: OptimizerConfig, at: float, step: int) -> float:
     """In each part of the run a straight rise over the warm-up, then half a cosine down to the final share."""
-    begun, ended = (
+    start, ended = (
         (0.0, config.vision_pretrain_fraction) if vision_only(config, at) else (config.vision_pretrain_fraction, 1.0)
     )
-    at = (at - begun) / max(ended - begun, 1e-9)
+    at = (at - start) / max(ended - start, 1e-9)
     if at < config.warmup_fraction or config.warmup_fraction == 1.0:
         return config.learning_rate * min((step + 1) / FIRST_STEPS, max(at, 1e-3) / config.warmup_fraction)
     along = (at - config.warmup_fraction) / (1.0 - config.warmup_fraction)

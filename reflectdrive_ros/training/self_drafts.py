@@ -7,18 +7,18 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ..core.tokens import decoding_rounds
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules
 from ..model.token.rollout import Sampling
-from ..tokens import decoding_rounds
 from .losses import Batch
 
 ROUNDS = 3  # as in a full frame
 
 
 def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float, generator: torch.Generator) -> Batch:
-    """The batch with self-drafts in place of the perturbed plans of its first scenes.
+    """The batch with self-drafts instead of the perturbed plans of its first scenes.
 
     They are drafted from the expert's goal, so that the errors to correct are on the path to it.
     """
@@ -42,7 +42,7 @@ def draft(
     temperature: float,
     generator: torch.Generator,
 ) -> Tensor:
-    """(B, count, T) ids drafted in three rounds from the goal of `clean` (B, T), tokens drawn at a temperature."""
+    """(B, count, T) ids drafted in three rounds from the goal of `clean` (B, T), tokens sampled at a temperature."""
     layout = net.config.layout
     actions = ops.mask_free(clean, layout)[:, None].expand(-1, count, -1)
     out = net.forward_packed(*inputs, actions[:, :1])

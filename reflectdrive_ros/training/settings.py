@@ -1,4 +1,4 @@
-"""What can be set of a training run: frozen dataclasses, laid over by YAML as strictly as `config.py` does."""
+"""What can be set of a training run: frozen dataclasses, laid over by YAML as strictly as `core/config.py` does."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..config import ConfigError, ScoringConfig, override_from_file, setting
-from ..documents import DocumentError, read_yaml
+from ..core.config import ConfigError, ScoringConfig, override_from_file, setting
 from ..features import images as features
-from ..files import shown
-from ..model.curve import net as curve_net
-from ..model.curve.net import CurveNetConfig
+from ..infra.documents import DocumentError, read_yaml
+from ..infra.files import shown
+from ..model.denoiser import net as denoiser_net
+from ..model.denoiser.net import DenoiserNetConfig
 from ..model.token.net import TokenNetConfig, base_config, drivefine_small_config, small_config
 
 Config = TypeVar("Config", bound="TrainConfig | DiffusionTrainConfig")
@@ -23,9 +23,9 @@ NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "drivefine_small": lambda: drivefine_small_config(features.WORDS),
 }
 
-DENOISERS: Mapping[str, Callable[[], CurveNetConfig]] = {
-    "small": curve_net.small_config,
-    "base": curve_net.base_config,
+DENOISERS: Mapping[str, Callable[[], DenoiserNetConfig]] = {
+    "small": denoiser_net.small_config,
+    "base": denoiser_net.base_config,
 }
 
 
@@ -484,8 +484,8 @@ def differences(
     config: TrainConfig | DiffusionTrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS
 ) -> list[str]:
     """Dotted names of settings that differ in `other`, an `asdict`, without the sections `free`."""
-    found = _differences(dataclasses.asdict(config), other, "")
-    return [name for name in found if name.split(".")[0] not in free]
+    names = _differences(dataclasses.asdict(config), other, "")
+    return [name for name in names if name.split(".")[0] not in free]
 
 
 def _differences(mine: Any, other: Any, prefix: str) -> list[str]:

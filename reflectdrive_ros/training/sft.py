@@ -43,9 +43,9 @@ def _step(loop: Trainer, batch: Batch, step: int, at: float) -> Tensor:
     vision_only = schedule.vision_only(config.optimizer, at)
     if config.data.draft_fraction > 0.0 and at >= config.data.draft_start and not vision_only:
         batch = with_self_drafts(loop, batch, step)
-    found = loop.model(batch, vision_only)
-    norm = loop.update(found, batch, step, {})
-    return torch.stack([*(found[name].detach().float() for name in LOSSES), norm])
+    losses = loop.model(batch, vision_only)
+    norm = loop.update(losses, batch, step, {})
+    return torch.stack([*(losses[name].detach().float() for name in LOSSES), norm])
 
 
 def with_self_drafts(loop: Trainer, batch: Batch, step: int) -> Batch:

@@ -1,7 +1,7 @@
 """Plans of a trained network as the targets of another one (distillation).
 
 The expert driver of a scene knows the future, so that its plan is partly arbitrary for a network that does not. A
-teacher's plan is a function of the inputs that the student reads, and can be learnt. The teacher drafts, edits and
+teacher's plan is a function of the inputs that the student reads, and can be learned. The teacher drafts, edits and
 refines the plan to its most probable goal, from the same augmented inputs as the student's cached prompts
 (`prompt_cache`), and the plan is postprocessed as in the car.
 
@@ -17,21 +17,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.domain import Array, EgoState
+from ..core.tokens import TokenLayout
 from ..data.cache import read_stored, write_arrays
-from ..domain import Array, EgoState
 from ..features.images import encode_route
 from ..model.token import rollout
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..planning.postprocess.waypoints import postprocess, waypoint_poses
 from ..scoring.frenet import FrenetFrame
-from ..tokens import TokenLayout
 from .losses import Batch
 from .prompt_cache import each_scene_once
 from .train_state import StateError
 
 
 def plan_file(prompt_file: Path, teacher_sha256: str) -> Path:
-    """The file of a teacher's plans, beside the prompts whose inputs it reads."""
+    """The file of a teacher's plans, next to the prompts whose inputs it reads."""
     return prompt_file.with_suffix(f".teacher-{teacher_sha256[:12]}.npz")
 
 
@@ -61,10 +61,10 @@ def build_teacher_plans(
     Raises OSError naming a file that cannot be written.
     """
     if not file.exists():
-        found = np.zeros((count, layout.points, 3), np.float32)
+        plans = np.zeros((count, layout.points, 3), np.float32)
         for batch, rows in each_scene_once(batches, count, progress):
-            found[rows] = plans_of(teacher, batch.to(device), layout)[: len(rows)]
-        write_arrays(file, {"poses": found})
+            plans[rows] = plans_of(teacher, batch.to(device), layout)[: len(rows)]
+        write_arrays(file, {"poses": plans})
     return read_stored(file)["poses"]
 
 
@@ -76,16 +76,16 @@ def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
     roads = decoded_routes(route.cpu().numpy(), layout)
     own_route = torch.from_numpy(encode_route(roads, config.layout.codebook)).to(route.device)
     decoding = rollout.default_decoding(config.layout)
-    known = rollout.prefill_sequences(teacher, images, text, ego, own_route, decoding.goals)
+    prefilled = rollout.prefill_sequences(teacher, images, text, ego, own_route, decoding.goals)
 
     def logits(actions: Tensor) -> Tensor:
-        return teacher.decode(actions, known.keys_values)
+        return teacher.decode(actions, prefilled.keys_values)
 
-    first = known.actions[:, :1]
+    first = prefilled.actions[:, :1]
     rounds = rollout.rollout(logits, first, config.layout, decoding.rounds(config.layout), decoding.edits)
     actions = rounds[-1].actions
     if config.refine.layers:
-        actions, _ = rollout.refine(teacher, actions, known.keys_values)
+        actions, _ = rollout.refine(teacher, actions, prefilled.keys_values)
     waypoints = config.layout.decode(actions[:, 0].cpu().numpy())
     motion = ego.float().cpu().numpy() * np.array(config.ego_scale)
     noise_m = config.layout.waypoint_noise_m
@@ -100,7 +100,7 @@ def decoded_routes(route: Array, layout: TokenLayout) -> Array:
 
 def sent_poses(waypoints: Array, motion: Array, route: Array, noise_m: float) -> Array:
     """(P, 3) float32 poses of decoded waypoints (P, 2+) after postprocessing. motion: speed m/s, acceleration m/s2, yaw
-    rate rad/s; route (R, 2), NaN where it is not known."""
+    rate rad/s; route (R, 2), NaN where it is unknown."""
     speed, acceleration, yaw_rate = (float(value) for value in motion)
     ego = EgoState(0, np.zeros(3), speed, acceleration, yaw_rate)
     road = FrenetFrame.of(route[np.isfinite(route).all(-1)])

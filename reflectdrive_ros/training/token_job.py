@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from ..core.domain import Array
 from ..data.cache import CachedSet
-from ..domain import Array
 from ..model import pretrained
 from ..model.checkpoint import weight_capabilities
 from ..model.token.net import TokenNet, TokenNetConfig

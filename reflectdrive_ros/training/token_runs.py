@@ -14,18 +14,18 @@ from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 
-from ..cluster import Cluster
-from ..config import ConfigError
+from ..core.config import ConfigError
+from ..core.domain import Array
 from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
-from ..domain import Array
-from ..files import lock_folder
+from ..infra.cluster import Cluster
+from ..infra.files import lock_folder
+from ..infra.provenance import provenance
+from ..infra.signals import defer_signals
+from ..infra.storage import location
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
-from ..provenance import provenance
-from ..stopping import defer_signals
-from ..storage import location
 from . import (
     draft_cache,
     plan_rl,
@@ -97,8 +97,8 @@ def train(
         if about_init is not None:
             about["init_from"] = about_init
         if pretrained_paths.any_given:
-            given = {kind: folder for kind, folder in vars(pretrained_paths).items() if folder}
-            about["public_weights"] = {kind: str(folder.name) for kind, folder in given.items()}
+            pretrained = {kind: folder for kind, folder in vars(pretrained_paths).items() if folder}
+            about["public_weights"] = {kind: str(folder.name) for kind, folder in pretrained.items()}
         prompts, targets = _prompts(sources, config, network, scenes, fabric, errors)
         if sources.teacher is not None:
             sha256 = train_state.card_of(sources.teacher)["sha256"]
@@ -141,8 +141,8 @@ def _prepare(
         errors.print(sentence)
 
     with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
-        found = [build_cache(folder, shape, sources.workers, on_damage, progress) for folder in folders]
-    scenes = cache.merge(found, sources.weights, tags) if len(found) > 1 or tags else found[0]
+        caches = [build_cache(folder, shape, sources.workers, on_damage, progress) for folder in folders]
+    scenes = cache.merge(caches, sources.weights, tags) if len(caches) > 1 or tags else caches[0]
     for sentence in unknown_sentences(scenes):
         errors.print(sentence)
     if len(scenes) < config.data.batch:
@@ -155,10 +155,10 @@ def _prepare(
         errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
     described = [
         {**runs.describe_set(folder), "used": len(each), "weight": weight}
-        for folder, each, weight in zip(folders, found, sources.weights, strict=True)
+        for folder, each, weight in zip(folders, caches, sources.weights, strict=True)
     ]
     one = {**runs.describe_set(folders[0]), "used": len(scenes)}
-    about: dict[str, Any] = {"train": described if len(found) > 1 else one, **provenance()}
+    about: dict[str, Any] = {"train": described if len(caches) > 1 else one, **provenance()}
     if tags:
         about["tags"] = tags
     return scenes, validation_set, about
@@ -193,14 +193,20 @@ def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric
 def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig) -> None:
     """Raises StateError if the weights of a folder are not of this network, ConfigError for a decision among goals of a
     network without goals."""
-    found = train_state.load_network(folder).config
-    found = replace(found, layout=replace(found.layout, edit_goal=network.layout.edit_goal))
+    config_of_weights = train_state.load_network(folder).config
+    config_of_weights = replace(
+        config_of_weights, layout=replace(config_of_weights.layout, edit_goal=network.layout.edit_goal)
+    )
     if not network.layout.goal and (config.rl.goals > 1 or config.rl.decision > 0.0):
         raise ConfigError(
             f"network {config.network} has no goals, but rl.goals is {config.rl.goals} and rl.decision "
             f"{config.rl.decision}: set rl.goals to 1 and rl.decision to 0"
         )
-    other = [name for name, value in vars(network).items() if name != "plan_value" and getattr(found, name) != value]
+    other = [
+        name
+        for name, value in vars(network).items()
+        if name != "plan_value" and getattr(config_of_weights, name) != value
+    ]
     if other:
         raise StateError(
             f"{folder} holds another network than the setting `network` names ({', '.join(other)} differ): "
@@ -214,19 +220,19 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
 
     It keeps a plan value, and gets one if the run trains it.
     """
-    found, asked = train_state.load_network(folder).config, config.refine
-    if found.layout != network.layout:
+    generator, settings = train_state.load_network(folder).config, config.refine
+    if generator.layout != network.layout:
         raise StateError(
             f"{folder} holds a network of other tokens than the setting network ({config.network}): "
             "give another --init-from"
         )
     try:
-        expert = ExpertConfig(asked.layers, asked.own_norm, asked.own_heads, asked.own_prompt)
-        return replace(found, refine=expert, plan_value=found.plan_value or asked.plan_value > 0.0)
+        expert = ExpertConfig(settings.layers, settings.own_norm, settings.own_heads, settings.own_prompt)
+        return replace(generator, refine=expert, plan_value=generator.plan_value or settings.plan_value > 0.0)
     except ValueError:
-        most = found.transformer.layers - 1
+        most = generator.transformer.layers - 1
         raise ConfigError(
-            f"refine.layers is {asked.layers}, but the network has {most + 1} layers: set at most {most}"
+            f"refine.layers is {settings.layers}, but the network has {most + 1} layers: set at most {most}"
         ) from None
 
 
@@ -307,9 +313,9 @@ def _drafts(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console)
     net = train_state.initial_network(network, job.init_from, config.seed).to(fabric.device)
     once = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
     source = Source(job.scenes, once, network.layout, config.seed, None, prompts, job.targets)
-    asked, rewarded = config.refine, config.refine.needs_rewards
+    settings, rewarded = config.refine, config.refine.needs_rewards
     about = {
-        "drafts": [asked.drafts, asked.draft_rounds, asked.draft_temperature],
+        "drafts": [settings.drafts, settings.draft_rounds, settings.draft_temperature],
         "precision": config.device.precision,
         "reward": dataclasses.asdict(config.reward) if rewarded else None,
         "targets": job.sets.get("teacher") if rewarded else None,
@@ -317,8 +323,8 @@ def _drafts(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console)
 
     def draft(batch: Batch, step: int) -> Tensor:
         on_device, generator = batch.to(fabric.device), torch.Generator().manual_seed(step)
-        known = prompt_keys_values(net, on_device, True)
-        return refine.sample_drafts(net, on_device.inputs, asked, generator, known).plans
+        keys_values = prompt_keys_values(net, on_device, True)
+        return refine.sample_drafts(net, on_device.inputs, settings, generator, keys_values).plans
 
     def once_batches() -> Generator[Batch]:
         return batches(source, 0, 0, 1)

@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
-from ..errors import UserError
-from ..files import write_atomic
+from ..infra.documents import SHA256, anything, check_fields, named, number, parse_json, read_json, whole
+from ..infra.errors import UserError
+from ..infra.files import write_atomic
 from ..model import checkpoint
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.transfer import adapt
@@ -69,7 +69,7 @@ class StateError(UserError):
 class Progress:
     """How far a run is."""
 
-    step: int = 0  # steps made
+    step: int = 0  # steps done
     elapsed_s: float = 0.0
     validations: int = 0
 
@@ -144,11 +144,11 @@ def restore(folder: Path, learning: nn.Module, average: nn.Module, optimizer: to
 def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> list[str]:
     """Copies the weights of another run into this one, the averaged ones of the network, where names and shapes agree.
 
-    A token network may have another layout: its tables are read by place (`token.transfer`). A refinement expert that
-    the other run lacks begins as a copy of the network's last layers. The network may be larger: patch embeddings of
-    another size are resized (`vision.resize_patch_embedding`), and layers that the other run lacks start as identities.
-    A folder without a state, such as a published network, has the network's weights only. Returns the names of
-    parameters that did not come from the other run. Raises StateError.
+    A token network may have another layout: its tables are read by position (`token.transfer`). A refinement expert
+    that the other run lacks begins as a copy of the network's last layers. The network may be larger: patch embeddings
+    of another size are resized (`vision.resize_patch_embedding`), and layers that the other run lacks start as
+    identities. A folder without a state, such as a published network, has the network's weights only. Returns the names
+    of parameters that did not come from the other run. Raises StateError.
     """
     whole = (folder / FILE).exists()
     path = folder / (FILE if whole else WEIGHTS)
@@ -160,17 +160,17 @@ def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> li
             for name, parameter in learning.named_parameters():
                 of_network = name.removeprefix("net.")
                 prefix = "" if not whole else "learning." if of_network == name else "average."
-                kept = prefix + of_network
-                found = file.get_tensor(there[kept]) if kept in there else None
-                if found is not None and of_network == PATCHES and found.shape[:2] == parameter.shape[:2]:
-                    found = resize_patch_embedding(found.float(), parameter.shape[-1])
-                if found is not None and found.shape != parameter.shape and source and isinstance(net, TokenNet):
-                    found = adapt(of_network, found, source, net.config)
-                if found is not None and found.shape == parameter.shape:
-                    parameter.copy_(found)
+                source_name = prefix + of_network
+                tensor = file.get_tensor(there[source_name]) if source_name in there else None
+                if tensor is not None and of_network == PATCHES and tensor.shape[:2] == parameter.shape[:2]:
+                    tensor = resize_patch_embedding(tensor.float(), parameter.shape[-1])
+                if tensor is not None and tensor.shape != parameter.shape and source and isinstance(net, TokenNet):
+                    tensor = adapt(of_network, tensor, source, net.config)
+                if tensor is not None and tensor.shape == parameter.shape:
+                    parameter.copy_(tensor)
                     continue
                 missing_keys.append(name)
-                if found is None and ".layers." in name and name.endswith(RESIDUAL_OUTPUTS):
+                if tensor is None and ".layers." in name and name.endswith(RESIDUAL_OUTPUTS):
                     parameter.zero_()
             of_expert = [key for key in missing_keys if "refiner." in key]
             if of_expert and isinstance(net, TokenNet):
@@ -208,16 +208,16 @@ def load_network(folder: Path) -> TokenNet:
 
 def describe_init_run(folder: Path) -> dict[str, Any]:
     """The card entry of the run whose weights initialise another. Raises StateError if there are none."""
-    found = read_progress(folder)
-    if found is not None:
-        progress, about = found
+    saved = read_progress(folder)
+    if saved is not None:
+        progress, about = saved
         about_run = {"steps": progress.step, "minutes": round(progress.elapsed_s / 60.0, 2)}
         return {**about_run, "settings": about["settings"], **about["sets"]}
     return {name: value for name, value in card_of(folder).items() if name not in WEIGHTS_ONLY_KEYS}
 
 
 def card_of(folder: Path) -> dict[str, Any]:
-    """The card beside the weights of a run. Raises StateError if there is none, or if it is a card of graphs."""
+    """The card next to the weights of a run. Raises StateError if there is none, or if it is a card of graphs."""
     path = folder / checkpoint.CARD
     try:
         card = read_json(path)

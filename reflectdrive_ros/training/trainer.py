@@ -23,7 +23,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..infra.errors import UserError
 from . import fsdp, schedule, train_state
 from .train_state import Progress
 
@@ -128,20 +128,20 @@ def begin(
     public weights are.
     """
     config = job.config
-    found = train_state.read_progress(job.out)
-    net = job.make_net(torch.Generator().manual_seed(config.seed), found is None).to(fabric.device)
+    saved = train_state.read_progress(job.out)
+    net = job.make_net(torch.Generator().manual_seed(config.seed), saved is None).to(fabric.device)
     average = copy.deepcopy(net).requires_grad_(False)
     losses = make_losses(net, torch.Generator().manual_seed(config.seed)).to(fabric.device)
     progress = Progress()
-    if found is None and job.init_from is not None:
+    if saved is None and job.init_from is not None:
         reporter.missing_keys(train_state.load_pretrained(job.init_from, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
     model = fabric.setup_module(learning)  # from here on weights may be sharded
     optimizer = torch.optim.AdamW(
         _groups(losses, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
     )
-    if found is not None:
-        progress = found[0]
+    if saved is not None:
+        progress = saved[0]
         train_state.restore(job.out, losses, average, optimizer)
     wrapped = fabric.setup_optimizers(optimizer)
     return Trainer(job, fabric, net, losses, average, model, wrapped, optimizer, reporter), progress
@@ -160,11 +160,13 @@ class Trainer:
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
     reporter: Reporter
-    kept: list[Tensor] = dataclasses.field(init=False)  # part of the averaged weights on this process
+    average_shards: list[Tensor] = dataclasses.field(init=False)  # part of the averaged weights on this process
 
     def __post_init__(self) -> None:
         pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
-        self.kept = [fsdp.local_tensor(fsdp.distribute_like(average, parameter)) for average, parameter in pairs]
+        self.average_shards = [
+            fsdp.local_tensor(fsdp.distribute_like(average, parameter)) for average, parameter in pairs
+        ]
 
     def run(
         self,
@@ -229,9 +231,11 @@ class Trainer:
             raise TrainingError(self._bad_batch(batch, step, losses, more))
         self.wrapped.step()
         self.wrapped.zero_grad(set_to_none=True)
-        kept = min(config.ema_decay, (1.0 + step) / (10.0 + step))
+        decay = min(config.ema_decay, (1.0 + step) / (10.0 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(self.kept, [fsdp.local_tensor(each) for each in self.net.parameters()], 1.0 - kept)
+            torch._foreach_lerp_(
+                self.average_shards, [fsdp.local_tensor(each) for each in self.net.parameters()], 1.0 - decay
+            )
         return norm.detach()
 
     def generator(self, step: int) -> torch.Generator:
@@ -248,9 +252,9 @@ class Trainer:
         np.savez_compressed(path, step=step, **arrays)
         return path
 
-    def _bad_batch(self, batch: Any, step: int, found: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> str:
+    def _bad_batch(self, batch: Any, step: int, losses: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> str:
         path = self.save_batch(batch, step, more)
-        values = ", ".join(f"{name} {value.item():.4g}" for name, value in found.items())
+        values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
         return (
             f"step {step} gave a loss or gradient that is not finite ({values}); its batch is in {path}: "
             "go on from the last state with a lower optimizer.learning_rate"
@@ -263,22 +267,22 @@ class Trainer:
 
     def _validation_is_due(self, progress: Progress, at: float) -> bool:
         """Validations are spread evenly over the schedule, each at a whole row of the log; the last is at its end."""
-        wanted = self.job.config.checkpointing.validations
-        return self.job.has_validation and at < 1.0 and at * wanted >= progress.validations + 1
+        validations = self.job.config.checkpointing.validations
+        return self.job.has_validation and at < 1.0 and at * validations >= progress.validations + 1
 
     def _validate(self, progress: Progress) -> dict[str, float]:
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         self._gather()
         if self.fabric.is_global_zero:
             self.average.eval()
-            found = self.job.validate(self.average, self.fabric.device)
-            self.reporter.validated(progress, found)
+            metrics = self.job.validate(self.average, self.fabric.device)
+            self.reporter.validated(progress, metrics)
         self.fabric.barrier()
-        return found
+        return metrics
 
     def _gather(self) -> None:
         """Gathers the averaged weights, if they are sharded."""
-        for each in zip(self.average.parameters(), self.kept, self.net.parameters(), strict=True):
+        for each in zip(self.average.parameters(), self.average_shards, self.net.parameters(), strict=True):
             fsdp.gather(*each)
 
     def _save(self, progress: Progress) -> None:
@@ -288,7 +292,7 @@ class Trainer:
             train_state.save(self.job.out, progress, about_run(self.job), tensors)
         self.fabric.barrier()
 
-    def _save_weights(self, progress: Progress, found: Mapping[str, float] | None) -> None:
+    def _save_weights(self, progress: Progress, metrics: Mapping[str, float] | None) -> None:
         if not self.fabric.is_global_zero:
             return
         about = {
@@ -297,8 +301,8 @@ class Trainer:
             "steps": progress.step,
             "minutes": round(progress.elapsed_s / 60.0, 2),
         }
-        if found:
-            about["validation"] = {name: round(value, 3) for name, value in found.items()}
+        if metrics:
+            about["validation"] = {name: round(value, 3) for name, value in metrics.items()}
         self.job.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
 
     def mean_of_processes(self, values: Tensor) -> Tensor:

@@ -96,16 +96,16 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
                 row[name] = np.nan
             for name, value in row.items():
                 rows.setdefault(name, []).append(float(value))
-    known = {name: np.array(values)[np.isfinite(values)] for name, values in rows.items()}
-    return {name: float(values.mean()) for name, values in known.items() if len(values)}
+    finite = {name: np.array(values)[np.isfinite(values)] for name, values in rows.items()}
+    return {name: float(values.mean()) for name, values in finite.items() if len(values)}
 
 
-def summary(found: Mapping[str, float]) -> str:
+def summary(means: Mapping[str, float]) -> str:
     """One line for a person."""
-    shown = {name: f"{found[name]:.1f}" if name in found else "-" for name in (*PDMS, *SUB_SCORES)}
-    parts = " ".join(f"{name.upper()} {shown[name]}" for name in ("nc", "dac", "ttc", "ep"))
+    texts = {name: f"{means[name]:.1f}" if name in means else "-" for name in (*PDMS, *SUB_SCORES)}
+    parts = " ".join(f"{name.upper()} {texts[name]}" for name in ("nc", "dac", "ttc", "ep"))
     return (
-        f"PDMS {shown['pdms']} (drafted {shown['pdms_drafted']}, best of all goals {shown['pdms_best']}; "
-        f"{parts}), ADE {found.get('ade_m', np.nan):.2f} m, goal error {found.get('goal_error_m', np.nan):.2f} m, "
-        f"tokens {found.get('token_accuracy', np.nan):.1f} %"
+        f"PDMS {texts['pdms']} (drafted {texts['pdms_drafted']}, best of all goals {texts['pdms_best']}; "
+        f"{parts}), ADE {means.get('ade_m', np.nan):.2f} m, goal error {means.get('goal_error_m', np.nan):.2f} m, "
+        f"tokens {means.get('token_accuracy', np.nan):.1f} %"
     )

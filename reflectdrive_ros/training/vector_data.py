@@ -20,16 +20,16 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..data import shards
 from ..data.cache import NAME_DTYPE, cache_file, write_array, write_missing
 from ..data.scene import NOW, DrivingScene
 from ..data.shards import ShardNote
-from ..domain import Array
 from ..features.vectors import agent_order, vector_inputs
-from ..parallel import Workers
+from ..infra.parallel import Workers
 from ..planning.ego_future import frenet_poses, line_of, reference_line
 from ..planning.postprocess.waypoints import interpolate
-from ..vector_spec import VectorSpec
 
 FORMAT = 2
 NAMES = "names.npy"  # file of the names of a shard's samples
@@ -86,25 +86,25 @@ class VectorSet:
     def __len__(self) -> int:
         return len(self.location)
 
-    def scene_of(self, place: int) -> tuple[Path, str] | None:
+    def scene_of(self, index: int) -> tuple[Path, str] | None:
         """Shard and name of the scene of a sample; None of recorded traffic."""
-        shard, row = self.location[place].tolist()
+        shard, row = self.location[index].tolist()
         names = self.scenes[shard]
         return None if names.shard is None else (names.shard, names.names[row].decode())
 
-    def arrays(self, places: Array) -> dict[str, Array]:
+    def arrays(self, indices: Array) -> dict[str, Array]:
         """Samples (B,) as arrays by name, with a leading axis."""
-        table = np.stack([self.rows[shard][row] for shard, row in self.location[places].tolist()])
-        found, at = {}, 0
+        table = np.stack([self.rows[shard][row] for shard, row in self.location[indices].tolist()])
+        arrays, at = {}, 0
         for name, shape in sample_shapes(self.spec).items():
             size = math.prod(shape)
-            found[name] = table[:, at : at + size].reshape(-1, *shape)
+            arrays[name] = table[:, at : at + size].reshape(-1, *shape)
             at += size
-        return found
+        return arrays
 
 
 def merge(sets: Sequence[VectorSet], weights: Sequence[float]) -> VectorSet:
-    """Sets as one, each drawn with a share that is proportional to its weight."""
+    """Sets as one, each sampled with a share that is proportional to its weight."""
     shifts = np.cumsum([0, *(len(each.rows) for each in sets[:-1])])
     locations = [each.location + np.array([shift, 0]) for each, shift in zip(sets, shifts.tolist(), strict=True)]
     keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
@@ -145,9 +145,9 @@ def build_vector_set(
 def set_of_rows(
     rows: tuple[Array, ...], spec: VectorSpec, key: str, recorded: bool, scenes: tuple[ShardNames, ...] | None = None
 ) -> VectorSet:
-    """A set of tables (n, columns); all samples are drawn equally often. `scenes`: of each table, if there are any."""
-    places = [np.stack([np.full(len(each), k), np.arange(len(each))], axis=1) for k, each in enumerate(rows)]
-    location = np.concatenate(places)
+    """A set of tables (n, columns); all samples are used equally often. `scenes`: of each table, if there are any."""
+    locations = [np.stack([np.full(len(each), k), np.arange(len(each))], axis=1) for k, each in enumerate(rows)]
+    location = np.concatenate(locations)
     count = len(location)
     digest = hashlib.sha256(key.encode()).hexdigest()
     weights, named = np.full(count, 1.0 / count), scenes or (ShardNames(),) * len(rows)
@@ -186,13 +186,13 @@ def scene_sample(scene: DrivingScene, spec: VectorSpec) -> dict[str, Array]:
     futures of the neighbours. Raises ValueError for a scene that cannot be used."""
     observation = scene.observation(vectors=True)
     inputs = vector_inputs(observation, spec)
-    line_of(inputs, spec)  # raises for a scene beside its route
-    seen = np.flatnonzero(scene.tracks.present[:, NOW])[agent_order(scene.agents, spec)][: spec.predicted_agents]
+    line_of(inputs, spec)  # raises for a scene off its route
+    observed = np.flatnonzero(scene.tracks.present[:, NOW])[agent_order(scene.agents, spec)][: spec.predicted_agents]
     later = slice(NOW + 1, NOW + 1 + spec.future_steps)
     future = interpolate(scene.expert[None], scene.ego.speed_mps, spec.future_dt_s)[0, : spec.future_steps]
     return {
         **inputs.arrays,
-        **futures(future, scene.tracks.poses[seen, later], scene.tracks.present[seen, later], spec),
+        **futures(future, scene.tracks.poses[observed, later], scene.tracks.present[observed, later], spec),
     }
 
 
@@ -204,9 +204,9 @@ def futures(ego: Array, agents: Array, valid: Array, spec: VectorSpec) -> dict[s
     if len(ego) != spec.future_steps or agents.shape[1] != spec.future_steps:
         raise ValueError(f"its futures have {len(ego)} and {agents.shape[1]} steps, expected {spec.future_steps}")
     padded = np.zeros((spec.predicted_agents, spec.future_steps, 3), np.float32)
-    known = np.zeros(padded.shape[:2], np.float32)
-    padded[: len(agents)], known[: len(agents)] = np.where(valid[..., None], agents, 0.0), valid
-    return {"ego_future": ego, "agent_futures": padded, "agent_valid": known}
+    is_valid = np.zeros(padded.shape[:2], np.float32)
+    padded[: len(agents)], is_valid[: len(agents)] = np.where(valid[..., None], agents, 0.0), valid
+    return {"ego_future": ego, "agent_futures": padded, "agent_valid": is_valid}
 
 
 def row_size(spec: VectorSpec) -> int:

@@ -20,7 +20,7 @@ from messages import route
 from scenes import config
 from sender import GROUPS, IMAGES, INFOS, SENDING, TICK_S, Sender, camera_mounts
 
-from reflectdrive_ros.config import as_yaml
+from reflectdrive_ros.core.config import as_yaml
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros.processes import stop_process
 
@@ -107,14 +107,14 @@ class Drive:
 
     def where(self, stamp_s: float, at: float) -> tuple[float, float, float]:
         """Where the car was (x m, y m) when its clock showed `stamp_s`, and how many s before `at` (perf_counter)."""
-        moments, stamps, places, left = np.array(self.sender.places).T
+        moments, stamps, places, left = np.array(self.sender.positions).T
         known = np.flatnonzero(moments <= at)
         nearest = known[np.argmin(np.abs(stamps[known] - stamp_s))]
         return float(places[nearest]), float(left[nearest]), float(at - moments[nearest])
 
     def stood_still_s(self, begin: float, stop_process: float) -> float:
         """For how long, between two moments (perf_counter), this process itself was held up and could hear nobody."""
-        moments = np.array([at for at, *_ in self.sender.places if begin <= at <= stop_process])
+        moments = np.array([at for at, *_ in self.sender.positions if begin <= at <= stop_process])
         return float(np.maximum(np.diff([begin, *moments, stop_process]) - HELD_UP_S, 0.0).sum())
 
     def _tell_time(self) -> None:

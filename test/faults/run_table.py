@@ -26,8 +26,8 @@ from drive import driving
 from judge import RECOVERY_MS, SILENCE_MS, Outcome, assess
 from long_runs import outdated, sections
 
-from reflectdrive_ros.config import Config
-from reflectdrive_ros.provenance import provenance
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.infra.provenance import provenance
 from reflectdrive_ros.runtime import cli_args
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,10 +24,10 @@ import rclpy
 from messages import CAMERAS, acceleration, odometry, predicted_objects, traffic_lights
 from rclpy.node import Node
 
-from reflectdrive_ros.config import Config
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.domain import CameraFrame
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.demo import sensor_messages
-from reflectdrive_ros.domain import CameraFrame
 from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.processes import full_topic_name, sender_qos
 
@@ -82,7 +82,7 @@ class Sender:
         self.alter: Alteration = unaltered
         self.paused = False
         self.left_m = 0.0  # y of the car, which drives along x
-        self.places: list[tuple[float, float, float, float]] = []  # (perf_counter, stamp, x m, y m) of odometry
+        self.positions: list[tuple[float, float, float, float]] = []  # (perf_counter, stamp, x m, y m) of odometry
         self._frames = dict(zip(CAMERAS, straight_road(), strict=True))
         self.jpegs = {camera: jpegs(frame) for camera, frame in self._frames.items()}
         self._publishers, self._now_s, self._driven_s = publishers, now_s, driven_s
@@ -95,8 +95,8 @@ class Sender:
         tick, due = 0, time.perf_counter()
         while not self._closing.is_set():
             if self.paused:
-                place_m = SPEED_MPS * self._driven_s()
-                self.places.append((time.perf_counter(), self._now_s(), place_m, self.left_m))
+                position_m = SPEED_MPS * self._driven_s()
+                self.positions.append((time.perf_counter(), self._now_s(), position_m, self.left_m))
             else:
                 for key, message in self._messages(tick):
                     if key in self.keys:
@@ -108,14 +108,14 @@ class Sender:
             time.sleep(max(0.0, due - time.perf_counter()))
 
     def _messages(self, tick: int) -> Iterable[tuple[str, object]]:
-        now, place, left_m = self._now_s(), SPEED_MPS * self._driven_s(), self.left_m
-        self.places.append((time.perf_counter(), now, place, left_m))
-        yield "odometry", odometry(now, x=place, y=left_m, speed=SPEED_MPS)
+        now, position_m, left_m = self._now_s(), SPEED_MPS * self._driven_s(), self.left_m
+        self.positions.append((time.perf_counter(), now, position_m, left_m))
+        yield "odometry", odometry(now, x=position_m, y=left_m, speed=SPEED_MPS)
         if tick % TICKS_PER_IMAGE:
             return
         self._count += 1
         yield "acceleration", acceleration(now, 0.0)
-        yield "objects", predicted_objects(now, (place + 300.0, 0.0, 0.0, SPEED_MPS, 4.5))
+        yield "objects", predicted_objects(now, (position_m + 300.0, 0.0, 0.0, SPEED_MPS, 4.5))
         yield "lights", traffic_lights(now)
         stamp_ns = round(now * 1e9)
         for camera, frame in self._frames.items():
@@ -131,8 +131,8 @@ class Sender:
         self._thread.join(timeout=2.0)
 
 
-def main(group: str, origin_s: float, heard: bool) -> None:
-    """`heard`: tells that it sends only when the middleware has connected it: what is sent before nobody can hear."""
+def main(group: str, origin_s: float, wait_for_match: bool) -> None:
+    """`wait_for_match`: send only once the middleware has connected every publisher; earlier messages would be lost."""
     rclpy.init()
     node = Node(f"sensors_{group}")
     publishers = {
@@ -148,7 +148,7 @@ def main(group: str, origin_s: float, heard: bool) -> None:
         lambda: time.monotonic() - origin_s,
         GROUPS[group],
     )
-    while heard and not all(publisher.get_subscription_count() for publisher in publishers.values()):
+    while wait_for_match and not all(publisher.get_subscription_count() for publisher in publishers.values()):
         time.sleep(0.01)
     sys.stdout.write(f"{SENDING}\n")
     sys.stdout.flush()

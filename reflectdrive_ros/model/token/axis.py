@@ -2,7 +2,7 @@
 
 A table has a row per bin. With a stride s above 1 it has a row per s bins, a knot, and the rows of the bins between are
 read by a Catmull-Rom spline, which passes through the knots. Bins of 0.05 m need 4001 rows otherwise; neighbouring bins
-are neighbouring places, so that most of these would say the same. Logits are interpolated likewise: the head is
+are neighbouring positions, so that most of these would say the same. Logits are interpolated likewise: the head is
 multiplied at the knots only.
 
     embed = make_embedding(axis, mask_id, width, stride)   # ids (..) -> (.., width)
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...tokens import Axis
+from ...core.tokens import Axis
 
 
 class TableHead(nn.Linear):
@@ -40,13 +40,13 @@ class SplineEmbedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """(.., width) of ids (..)."""
         masked = ids == self.mask_id
-        place = (
+        position = (
             torch.where(masked, self.zero_id, ids)
             - self.zero_id
             + self.stride * knots_per_side(self.zero_id, self.stride)
         )
-        first = torch.div(place, self.stride, rounding_mode="floor")
-        share = (place - self.stride * first).to(self.weight.dtype) / self.stride
+        first = torch.div(position, self.stride, rounding_mode="floor")
+        share = (position - self.stride * first).to(self.weight.dtype) / self.stride
         rows = [self.weight[first + k - 1] for k in range(4)]
         weights = spline_weights(share)
         mixed = weights[0][..., None] * rows[0]
@@ -88,8 +88,8 @@ def knot_count(bins: int, stride: int) -> int:
 
 
 def spline_weights(share: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Catmull-Rom weights of the knots before, at, after and behind a place, `share` (..) of the way from the second to
-    the third."""
+    """Catmull-Rom weights of the knots before, at, after and behind a position, `share` (..) of the distance from the
+    second to the third."""
     t, t2, t3 = share, share * share, share * share * share
     return (
         0.5 * (2.0 * t2 - t3 - t),
@@ -111,8 +111,8 @@ def make_head(axis: Axis, width: int, stride: int) -> TableHead | SplineHead:
 
 
 def resample_rows(table: Tensor, axis: Axis, stride: int, mask: bool, new_axis: Axis, new_stride: int) -> Tensor:
-    """The rows of a table of one codebook as the rows (or knots) of another's, by place: linear between rows, constant
-    beyond the ends. `mask`: the last row is the mask, and stays the last."""
+    """The rows of a table of one codebook as the rows (or knots) of another's, by position: linear between rows,
+    constant beyond the ends. `mask`: the last row is the mask, and stays the last."""
     body = table[:-1] if mask else table
     rows = body[: axis.bins] if stride == 1 else body
     zero = axis.bins // 2 if stride == 1 else knots_per_side(axis.bins // 2, stride)
@@ -121,8 +121,8 @@ def resample_rows(table: Tensor, axis: Axis, stride: int, mask: bool, new_axis: 
     else:
         side = knots_per_side(new_axis.bins // 2, new_stride)
         at_m = new_axis.bin * new_stride * torch.arange(-side, side + 1)
-    place = (at_m / (axis.bin * stride) + zero).clamp(0.0, len(rows) - 1.0)
-    first = place.floor().long().clamp(max=len(rows) - 2)
-    share = (place - first)[:, None].to(rows.dtype)
+    position = (at_m / (axis.bin * stride) + zero).clamp(0.0, len(rows) - 1.0)
+    first = position.floor().long().clamp(max=len(rows) - 2)
+    share = (position - first)[:, None].to(rows.dtype)
     mixed = (1.0 - share) * rows[first] + share * rows[first + 1]
     return torch.cat([mixed, table[-1:]]) if mask else mixed

@@ -40,7 +40,7 @@ class CudaMode:
 
     recorded: bool = False  # as CUDA graphs
     compiled: bool = False  # by torch.compile, once for each number of sequences: a long start
-    fused: bool = False  # ids written by fused_update.py in place of token_ops
+    fused: bool = False  # ids written by fused_update.py instead of token_ops
 
     def __str__(self) -> str:
         """As in "graph, fused"."""
@@ -48,7 +48,7 @@ class CudaMode:
         return ", ".join(name for name, on in modes.items() if on) or "eager"
 
 
-# Modes that `bench planner --backend torch --device cuda` compares.
+# Modes that `bench step` compares on weights with `model.device=cuda`.
 MODES = (
     CudaMode(),
     CudaMode(fused=True),
@@ -56,7 +56,7 @@ MODES = (
     CudaMode(recorded=True, fused=True),
     CudaMode(recorded=True, compiled=True),
 )
-# The mode in use. The others have not been run on a GPU: switch one on here if a bench shows a smaller gpu.step_ms_p50
+# The mode in use. The others have not been run on a GPU: switch one on here if `bench step` shows a smaller step_ms_p50
 # for one and for six sequences, and same_ids is 1.
 DEFAULT_MODE = CudaMode()
 
@@ -136,9 +136,9 @@ class CudaGraphStep:
             self._recordings.clear()
             self._context = tuple((torch.empty_like(keys), torch.empty_like(values)) for keys, values in context)
         for theirs, ours in zip(context, self._context, strict=True):
-            for fresh, kept in zip(theirs, ours, strict=True):
-                kept.copy_(fresh)
-        self._source = context  # held, so that no later context can be taken for this one
+            for fresh, target in zip(theirs, ours, strict=True):
+                target.copy_(fresh)
+        self._source = context  # a reference, so that no later context has the same identity
 
     def _capture_for(self, shape: torch.Size) -> CapturedStep:
         ids = torch.zeros(shape, dtype=torch.int64, device=self._limit.device)
@@ -156,14 +156,14 @@ def capture_cuda_graph(device: torch.device, work: Callable[[], Result]) -> Call
     """
     with torch.cuda.device(device):
         # work on the default stream cannot be recorded
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
             for _ in range(WARM_UPS):
                 work()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=aside):
+        with torch.cuda.graph(graph, stream=side_stream):
             result = work()
 
     def replay() -> Result:

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 from .ops import EditRules
 
 TILE = 128  # ids per tile: 128 registers per thread, none spilled; 256 ids would take 234
@@ -42,8 +42,8 @@ def update(
     ids, logits = ids.contiguous(), logits.contiguous()
     written, confidence = torch.empty_like(ids), torch.empty(ids.shape, device=ids.device)
     programs = (ids.numel() // length,)
-    kept = bool(layout.goal) and not layout.edit_goal
-    goal_begin, goal_end = (layout.goal[0], layout.goal[1] + 1) if kept else (0, 0)
+    keeps_goal = bool(layout.goal) and not layout.edit_goal
+    goal_begin, goal_end = (layout.goal[0], layout.goal[1] + 1) if keeps_goal else (0, 0)
     numbers = (layout.mask_id, bins, rules.at_most, length, goal_begin, goal_end)
     with torch.cuda.device_of(ids):  # type: ignore[no-untyped-call]  # triton launches on the present device
         kernel[programs](
@@ -70,9 +70,9 @@ def kernel(
     TILE: tl.constexpr,
 ) -> None:
     """One sequence of `length` tokens; the first six are pointers. `goal_begin` to `goal_end` are not edited."""
-    place = tl.arange(0, LENGTH)
-    inside = place < length
-    here = tl.program_id(0).to(tl.int64) * length + place
+    position = tl.arange(0, LENGTH)
+    inside = position < length
+    here = tl.program_id(0).to(tl.int64) * length + position
     present = tl.load(ids + here, inside, 0).to(tl.int32)
 
     top = tl.full((LENGTH,), LOWEST, tl.float32)
@@ -96,12 +96,12 @@ def kernel(
     own_probability = tl.div_rn(tl.exp(own - top), total)  # not used for masks
 
     editing, masked = tl.load(edit) != 0, inside & (present == mask_id)
-    free = inside & ((place < goal_begin) | (place >= goal_end))
-    wanted = free & ~masked & (likeliest != present) & (confidence_now > own_probability)
-    among = tl.where(editing, wanted, masked)
+    free = inside & ((position < goal_begin) | (position >= goal_end))
+    is_edited = free & ~masked & (likeliest != present) & (confidence_now > own_probability)
+    among = tl.where(editing, is_edited, masked)
     key = tl.where(editing, -own_probability, confidence_now)
     other, mine = key[None, :], key[:, None]
-    before = (other > mine) | ((other == mine) & (place[None, :] < place[:, None]))
+    before = (other > mine) | ((other == mine) & (position[None, :] < position[:, None]))
     rank = tl.sum((before & among[None, :]).to(tl.int32), 1)
     commit = among & (rank < tl.where(editing, at_most, tl.load(limit)))
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig
 from .axis import make_head
 
@@ -59,8 +59,8 @@ class RefineExpert(nn.Module):
             if name == "keep":
                 continue
             kind, _, rest = name.partition(".")
-            place, _, of_layer = rest.partition(".")
-            parameter.copy_(theirs[f"layers.{int(place) + skipped}.{of_layer}" if kind == "layers" else name])
+            index, _, of_layer = rest.partition(".")
+            parameter.copy_(theirs[f"layers.{int(index) + skipped}.{of_layer}" if kind == "layers" else name])
 
     def keep_logits(self, actions: Tensor, bins: int) -> Tensor:
         """(B, R, T, bins) logits that keep the present tokens (B, R, T)."""

@@ -3,7 +3,7 @@
 One prompt [images | words | ego | route], causal, and action sequences of T tokens (`tokens.TokenLayout`: x1, y1, ..
 x8, y8 by default), bidirectional inside. A sequence attends to the whole prompt and to itself; the prompt attends to no
 sequence, and no sequence to another. So the prompt's keys and values are computed once for all sequences and all
-rounds, and any number of sequences is packed along the token axis beside one prompt, exactly.
+rounds, and any number of sequences is packed along the token axis after one prompt, exactly.
 
     net = TokenNet(small_config(words))                                    # words: features.WORDS
     net.initialise(torch.Generator().manual_seed(0))
@@ -13,7 +13,7 @@ rounds, and any number of sequences is packed along the token axis beside one pr
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, L) int64; ego (B, 3) float32,
     normalised speed, acceleration, yaw rate; route (B, points, 2) int64, ids of x and y, the mask of their codebook
-    where it is not known; actions (B, R, T) int64.
+    where it is unknown; actions (B, R, T) int64.
 
 The paper's prompt has no route. A route of which no point is known is the paper's case; training shows it too.
 
@@ -37,7 +37,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...tokens import AXES, DRIVEFINE, TokenLayout
+from ...core.tokens import AXES, DRIVEFINE, TokenLayout
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig, rotary_tables
 from ..vision import Projector, VisionConfig, VisionEncoder
 from .axis import SplineHead, TableHead, make_embedding, make_head
@@ -235,15 +235,15 @@ class TokenNet(nn.Module):
         mask = torch.where(allowed, 0.0, MASKED_LOGIT)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
         cos, sin = self.cos[positions], self.sin[positions]
-        kept = []
+        layers = []
         for layer in self.layers[:-1]:
             x, keys_values = layer(x, length, mask, cos, sin)
-            kept.append(keys_values)
+            layers.append(keys_values)
         # of the prompt's last layer only keys and values are needed
         x, keys_values = self.layers[-1](x, length, mask, cos, sin, skip=length)
-        kept.append(keys_values)
+        layers.append(keys_values)
         hidden = torch.unflatten(self.norm(x), 1, (count, self.config.layout.length))
-        of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in kept)
+        of_prompt = tuple((keys[:, :, :length], values[:, :, :length]) for keys, values in layers)
         image_tokens, route_embedding = (
             prompt[:, : length - self.config.non_image_length],
             prompt[:, length - len(self.config.route_at_m) :],
@@ -271,21 +271,21 @@ class TokenNet(nn.Module):
         length = prompt.shape[1]
         mask = torch.where(attention_mask(length, 0, self.config.layout.length, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
-        refine, shared, kept = self.config.refine, prompt, list[KeysValues]()
+        refine, shared, cache = self.config.refine, prompt, list[KeysValues]()
         top = max(refine.layers, 1)  # layers that the expert has copies of
         for layer in self.layers[:-top]:
             shared, keys_values = layer(shared, length, mask, cos, sin)
-            kept.append(keys_values)
+            cache.append(keys_values)
         branches = [(self.layers[-top:], shared)]
         if refine.layers and refine.own_prompt:
             branches.append((self.refiner.layers, shared.detach()))
         for layers, x in branches:
             for layer in layers[:-1]:
                 x, keys_values = layer(x, length, mask, cos, sin)
-                kept.append(keys_values)
+                cache.append(keys_values)
             last = layers[-1]  # only its keys and values are needed
-            kept.append(last.self_attn.keys_values(last.input_layernorm(x), cos, sin))  # type: ignore[operator, union-attr]
-        return tuple(kept)
+            cache.append(last.self_attn.keys_values(last.input_layernorm(x), cos, sin))  # type: ignore[operator, union-attr]
+        return tuple(cache)
 
     def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> Tensor:
         """(B, R, T, bins) of actions (B, R, T)."""
@@ -370,8 +370,8 @@ class TokenNet(nn.Module):
 
     def route_tokens(self, route: Tensor) -> Tensor:
         """The prompt's route tokens (B, points, width) of ids (B, points, 2)."""
-        found: Tensor = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
-        return found
+        tokens: Tensor = self.x_embedding(route[..., 0]) + self.y_embedding(route[..., 1]) + self.route_position
+        return tokens
 
     def image_tokens(self, features: Tensor) -> Tensor:
         """The prompt's image tokens (B, P', width): features plus embeddings of camera and instant."""
@@ -411,14 +411,14 @@ class TokenNet(nn.Module):
         similar x, because the embeddings of close bins are similar.
         """
         hidden, width, (goal_x, goal_y) = out.hidden[:, 0], out.hidden.shape[-1], self.config.layout.goal
-        alike = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
-        there = alike.softmax(-1)  # (B, K, points), weights of the route points
-        said = self.goal_route(out.route_embedding)
+        similarity = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
+        there = similarity.softmax(-1)  # (B, K, points), weights of the route points
+        route_features = self.goal_route(out.route_embedding)
         about = self.goal_hidden(hidden[:, goal_x : goal_y + 1].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
         low, high = self.config.layout.id_ranges[1]
-        logits: Tensor = self.goal_y_head.logits(F.silu(about + there @ said[..., width:]), low, high)
+        logits: Tensor = self.goal_y_head.logits(F.silu(about + there @ route_features[..., width:]), low, high)
         logits = logits + self.y_head.logits(hidden[:, None, goal_y], low, high)
-        logits = logits + there @ self.y_head.logits(said[..., :width], low, high)
+        logits = logits + there @ self.y_head.logits(route_features[..., :width], low, high)
         return logits.float()
 
     def goal_value(self, hidden: Tensor) -> Tensor:
@@ -460,16 +460,16 @@ def attention_mask(prompt: int, actions: int, length: int, device: torch.device)
     """
     of_actions = torch.arange(actions, device=device)[:, None].expand(-1, length).flatten()
     sequence = torch.cat([torch.full((prompt,), -1, device=device), of_actions])
-    place = torch.arange(prompt + length * actions, device=device)
+    position = torch.arange(prompt + length * actions, device=device)
     own = (sequence[:, None] == sequence) & (sequence >= 0)
-    earlier_prompt = (sequence < 0) & (place <= place[:, None])
+    earlier_prompt = (sequence < 0) & (position <= position[:, None])
     return own | earlier_prompt
 
 
 def smooth_rows(table: Tensor, generator: torch.Generator) -> Tensor:
     """Rows for a table (count, width) that change smoothly, at wavelengths from 4 bins to twice the table.
 
-    Neighbouring bins are neighbouring places; a table that begins like this need not learn that bin by bin.
+    Neighbouring bins are neighbouring positions; a table that begins like this need not learn that bin by bin.
     """
     count, width = table.shape
     wavelength = 4.0 * (count / 2.0) ** torch.rand(width, generator=generator)

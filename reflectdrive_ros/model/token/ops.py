@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 
 EXCLUDED = -1e30  # log-probability of a cell that is out of the game
-SEGMENT, SEGMENTS = 8, 12  # places of x, and how many stretches of so many each are searched for goals
+SEGMENT, SEGMENTS = 8, 12  # bins of x, and how many stretches of so many each are searched for goals
 SLACK_M = 1e-3  # goals exactly the spacing apart count as apart, in spite of rounding
 
 
@@ -53,8 +53,8 @@ def likely_x_indices(logits: Tensor) -> Tensor:
     stretches = F.pad(logits, (0, -count % SEGMENT), value=EXCLUDED)
     stretches = torch.unflatten(stretches, -1, (-1, SEGMENT)).amax(-1)
     chosen = top_indices(stretches, min(SEGMENTS, stretches.shape[-1]))
-    places = (SEGMENT * chosen[..., None] + torch.arange(SEGMENT, device=logits.device)).flatten(-2)
-    return torch.where(places < count, places, count - 1)  # not clamped: TensorRT clips no integers
+    indices = (SEGMENT * chosen[..., None] + torch.arange(SEGMENT, device=logits.device)).flatten(-2)
+    return torch.where(indices < count, indices, count - 1)  # not clamped: TensorRT clips no integers
 
 
 def choose_goals(
@@ -103,7 +103,7 @@ def reweight_goals(log_probs: Tensor, values: Tensor, valid: Tensor, rules: Goal
 
 
 def top_indices(values: Tensor, count: int) -> Tensor:
-    """(B, count) places of the largest of values (B, N), the largest first."""
+    """(B, count) indices of the largest of values (B, N), the largest first."""
     rank = ranks(values, torch.ones_like(values, dtype=torch.bool))
     return (rank[:, None] == torch.arange(count, device=values.device)[:, None]).long().argmax(-1)
 
@@ -112,9 +112,9 @@ def ranks(values: Tensor, among: Tensor) -> Tensor:
     """(.., N) number of entries `among` (.., N, bool) that rank before each: larger values, or equal ones
     further left.
     """
-    place = torch.arange(values.shape[-1], device=values.device)
+    position = torch.arange(values.shape[-1], device=values.device)
     mine, other = values[..., :, None], values[..., None, :]
-    before = (other > mine) | ((other == mine) & (place < place[:, None]))
+    before = (other > mine) | ((other == mine) & (position < position[:, None]))
     return (before & among[..., None, :]).sum(-1)
 
 
@@ -134,8 +134,8 @@ def unmask(
     masked = ids == layout.mask_id
     order = confidence
     if layout.written_first:
-        place = torch.arange(layout.length, device=ids.device)
-        order = confidence + (place >= layout.written_first[0])
+        position = torch.arange(layout.length, device=ids.device)
+        order = confidence + (position >= layout.written_first[0])
     commit = masked & (ranks(order, masked) < limit)
     token_probability = torch.where(masked, confidence, _token_probability(probability, ids, layout))
     return torch.where(commit, proposed, ids), torch.where(masked & ~commit, 0.0, token_probability)
@@ -157,10 +157,10 @@ def auto_edit(
     confidence, proposed = _proposals(reachable, probability, layout, proposed)
     present = _token_probability(probability, ids, layout)
     masked = ids == layout.mask_id
-    wanted = editable_positions(layout, ids.device) & ~masked & (proposed != ids)
+    is_edited = editable_positions(layout, ids.device) & ~masked & (proposed != ids)
     if not sampled:
-        wanted = wanted & (confidence > present)
-    commit = wanted & (ranks(-present, wanted) < rules.at_most)
+        is_edited = is_edited & (confidence > present)
+    commit = is_edited & (ranks(-present, is_edited) < rules.at_most)
     token_probability = torch.where(commit, confidence, present)
     return torch.where(commit, proposed, ids), torch.where(masked, 0.0, token_probability)
 
@@ -174,15 +174,15 @@ def replace_all(logits: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
 
 
 def draw(logits: Tensor, layout: TokenLayout, temperature: Tensor | float, share: Tensor) -> Tensor:
-    """(B, M, T) ids drawn from softmax(logits / temperature) by the inverse of its cumulative distribution.
+    """(B, M, T) ids sampled from softmax(logits / temperature) by the inverse of its cumulative distribution.
 
     share: (B, M, T) uniform numbers in [0, 1). The id is the number of bins whose cumulative probability is at most the
     share of their sum, so that rounding draws no id beyond the last one with a probability.
     """
     reachable = reachable_bins(logits, layout)
     cumulative = (reachable.float() / temperature).softmax(-1).cumsum(-1)
-    drawn = (cumulative <= share[..., None] * cumulative[..., -1:]).sum(-1).clamp(max=reachable.shape[-1] - 1)
-    return drawn + first_ids(layout, logits.device)
+    sampled = (cumulative <= share[..., None] * cumulative[..., -1:]).sum(-1).clamp(max=reachable.shape[-1] - 1)
+    return sampled + first_ids(layout, logits.device)
 
 
 def update(
@@ -240,13 +240,13 @@ def most_probable(logits: Tensor, probability: Tensor, layout: TokenLayout) -> t
 
 def _window_sums(values: Tensor, width: int) -> Tensor:
     """(.., N - width + 1) sums of `width` neighbours of values (.., N), by doubling: log2(width) additions each."""
-    length, found, done, count = 1, None, 0, values.shape[-1] - width + 1
+    length, total, done, count = 1, None, 0, values.shape[-1] - width + 1
     while True:
         if width & length:
             part = values[..., done : done + count]
-            found, done = part if found is None else found + part, done + length
+            total, done = part if total is None else total + part, done + length
         if 2 * length > width:
-            return found  # type: ignore[return-value]
+            return total  # type: ignore[return-value]
         values, length = values[..., :-length] + values[..., length:], 2 * length
 
 
@@ -266,8 +266,8 @@ def _proposals(
 
 def free_positions(layout: TokenLayout, device: torch.device) -> Tensor:
     """(T,) bool, which positions are no goal."""
-    place = torch.arange(layout.length, device=device)
-    return (place < layout.goal[0]) | (place > layout.goal[1]) if layout.goal else place >= 0
+    position = torch.arange(layout.length, device=device)
+    return (position < layout.goal[0]) | (position > layout.goal[1]) if layout.goal else position >= 0
 
 
 def editable_positions(layout: TokenLayout, device: torch.device) -> Tensor:
@@ -293,17 +293,17 @@ def goal_sequences(goals: Tensor, layout: TokenLayout) -> Tensor:
 def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:
     """(B, M, T) log-probability of each id under logits (B, M, T, bins); 0 of a mask."""
     masked = ids == mask_id
-    found = logits.float().log_softmax(-1).gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
-    return torch.where(masked, 0.0, found)
+    log_probs = logits.float().log_softmax(-1).gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
+    return torch.where(masked, 0.0, log_probs)
 
 
 def _token_probability(probability: Tensor, ids: Tensor, layout: TokenLayout) -> Tensor:
     """(B, M, T) the probability of each token, or of its interval, in (B, M, T, W); masks and ids out of reach have
     none, and read the first bin in its place."""
-    reach, place = layout.interval_bins, ids - first_ids(layout, ids.device)
-    place = torch.where((place >= 0) & (place < probability.shape[-1]), place, 0)
+    reach, offset_ids = layout.interval_bins, ids - first_ids(layout, ids.device)
+    offset_ids = torch.where((offset_ids >= 0) & (offset_ids < probability.shape[-1]), offset_ids, 0)
     if not reach:
-        return probability.gather(-1, place[..., None])[..., 0]
+        return probability.gather(-1, offset_ids[..., None])[..., 0]
     offset = torch.arange(-reach, reach + 1, device=ids.device)
-    near = F.pad(probability, (reach, reach)).gather(-1, place[..., None] + reach + offset)
+    near = F.pad(probability, (reach, reach)).gather(-1, offset_ids[..., None] + reach + offset)
     return (near * (1.0 - offset.abs() / (reach + 1))).sum(-1)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...tokens import Round, TokenLayout, decoding_rounds
+from ...core.tokens import Round, TokenLayout, decoding_rounds
 from ..layers import KeysValues
 from . import ops
 from .net import PackedOutput, TokenNet
@@ -126,8 +126,8 @@ def prefill_goal_from_output(
     y_ids = torch.arange(y_low, y_high + 1, device=device)
     bin_m = layout.codebook.bin_m
     x_logits = net.goal_x_logits(out)
-    places = ops.likely_x_indices(x_logits)
-    x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, places), x_low + places
+    indices = ops.likely_x_indices(x_logits)
+    x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, indices), x_low + indices
     cells, log_probs, valid = ops.choose_goals(
         x_log_probs, net.goal_y_logits(out, x_ids), bin_m * x_ids, bin_m * y_ids, rules.for_search, spacing_m
     )
@@ -190,12 +190,12 @@ def sampled_step(
     temperature: Tensor,
     share: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """As `step` drafting, with tokens drawn at a temperature (B, M, 1) by uniform numbers `share` (B, M, T); sequences
-    of temperature 0 take the most probable tokens."""
+    """As `step` drafting, with tokens sampled at a temperature (B, M, 1) by uniform numbers `share` (B, M, T);
+    sequences of temperature 0 take the most probable tokens."""
     logits, layout = net.decode(actions, keys_values), net.config.layout
     greedy = temperature == 0.0
-    drawn = ops.draw(logits, layout, torch.where(greedy, 1.0, temperature)[..., None], share)
-    return ops.unmask(actions, logits, layout, limit, torch.where(greedy, ops.replace_all(logits, layout)[0], drawn))
+    samples = ops.draw(logits, layout, torch.where(greedy, 1.0, temperature)[..., None], share)
+    return ops.unmask(actions, logits, layout, limit, torch.where(greedy, ops.replace_all(logits, layout)[0], samples))
 
 
 def plan_values(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
@@ -217,25 +217,25 @@ def rollout(
     """Run decoding rounds on action sequences (B, M, T); returns the output of each round.
 
     logits: (B, M, T, bins) of action sequences, called once a round; gradients pass through it where they are enabled.
-    sampling: tokens are drawn from softmax(logits / temperature); which of them are written is decided by the
+    sampling: tokens are sampled from softmax(logits / temperature); which of them are written is decided by the
     probabilities without noise, as in a vehicle; None is greedy. log_probs: also return the log-probability of each
-    token under the distribution that it is drawn from.
+    token under the distribution that it is sampled from.
     """
-    found = list[RoundOutput]()
+    outputs = list[RoundOutput]()
     for limit, edit in rounds:
         scores = logits(actions)
-        drawn = None if sampling is None else _draw(scores, layout, sampling)
-        actions, confidence = ops.update(actions, scores, layout, limit, edit, rules, drawn)
+        samples = None if sampling is None else _draw(scores, layout, sampling)
+        actions, confidence = ops.update(actions, scores, layout, limit, edit, rules, samples)
         of_tokens = None
         if log_probs:
             temperature = 1.0 if sampling is None or sampling.temperature == 0.0 else sampling.temperature
             of_tokens = ops.token_log_probs(scores / temperature, actions, layout.mask_id)
-        found.append(RoundOutput(actions, confidence, of_tokens))
-    return tuple(found)
+        outputs.append(RoundOutput(actions, confidence, of_tokens))
+    return tuple(outputs)
 
 
 def _draw(scores: Tensor, layout: TokenLayout, sampling: Sampling) -> Tensor | None:
-    """(B, M, T) ids drawn at the temperature; None at temperature 0."""
+    """(B, M, T) ids sampled at the temperature; None at temperature 0."""
     if sampling.temperature == 0.0:
         return None
     share = torch.rand(scores.shape[:-1], generator=sampling.generator).to(scores.device)
@@ -257,14 +257,14 @@ def guided_logits(
 def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone. A refinement
     expert, if there is one, has the last pass."""
-    layout, known = net.config.layout, prefill_sequences(net, images, text, ego, route, decoding.goals)
+    layout, prefilled = net.config.layout, prefill_sequences(net, images, text, ego, route, decoding.goals)
     rounds = rollout(
-        lambda actions: net.decode(actions, known.keys_values),
-        known.actions,
+        lambda actions: net.decode(actions, prefilled.keys_values),
+        prefilled.actions,
         layout,
         decoding.rounds(layout),
         decoding.edits,
     )
     if net.config.refine.layers:
-        rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, known.keys_values)))
-    return Decoded(rounds, known.goal_log_probs, known.valid)
+        rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, prefilled.keys_values)))
+    return Decoded(rounds, prefilled.goal_log_probs, prefilled.valid)

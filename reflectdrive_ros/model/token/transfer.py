@@ -1,7 +1,7 @@
-"""Weights of a token network as the start of one with another layout: the same places, other bins.
+"""Weights of a token network as the start of one with another layout: the same positions, other bins.
 
-Tables of x and y are read by place (`axis.resample_rows`), the slots of waypoints by waypoint and axis. What the other
-network has no counterpart of, as headings, is None and keeps its random start.
+Tables of x and y are read by position (`axis.resample_rows`), the slots of waypoints by waypoint and axis. What the
+other network has no counterpart of, as headings, is None and keeps its random start.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...tokens import TokenLayout
+from ...core.tokens import TokenLayout
 from .axis import resample_rows
 from .net import TokenNetConfig
 
@@ -38,5 +38,5 @@ def _slots(value: Tensor, source: TokenLayout, target: TokenLayout) -> Tensor | 
         return None
     by_point = torch.unflatten(value, 0, (source.points, -1))
     names = [axis.name for axis in source.axes]
-    places = [names.index(axis.name) if axis.name in names else -1 for axis in target.axes]
-    return by_point[:, places].flatten(0, 1)
+    sources = [names.index(axis.name) if axis.name in names else -1 for axis in target.axes]
+    return by_point[:, sources].flatten(0, 1)

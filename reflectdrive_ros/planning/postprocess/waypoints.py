@@ -1,33 +1,51 @@
-"""The points of token plans to poses: one plan for publishing, many for checks."""
+"""The waypoints of token plans to poses: smooth, within the vehicle and route limits, for publishing and for checks.
+
+Noise: `smooth_points` removes the noise of token waypoints: of rounding to coarse bins, of prediction with fine
+ones. A bin is 0.3 m wide, so accelerations between rounded points have errors of about 3 m/s^2. The points are treated
+as measurements, uniform within a width `noise_m` (`TokenLayout.waypoint_noise_m`), of a motion that starts with the
+car's present velocity and has a small jerk; the maximum a posteriori motion is one linear map of the points. If the
+route is known, this is done in its Frenet frame with a smaller jerk, because the road's bends are then removed. No
+point moves by more than half the width.
+
+Curvature: `limit_curvature` limits the curvature by pure pursuit along the plan, with unchanged distances: at
+walking pace an error of one bin bends the path more tightly than a vehicle can turn.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import reflectdrive_kernels as kernels
 
-from ... import geometry, kinematics
-from ...domain import Array, EgoState, Observation, Plan, Trajectory
-from ...kinematics import SAME_PLACE_M
-from ...scoring.frenet import FrenetFrame, poses_on_road
+from ...core import geometry, kinematics
+from ...core.domain import Array, EgoState, Observation, Plan, Trajectory
+from ...core.kinematics import SAME_PLACE_M
+from ...core.tokens import TokenLayout
+from ...scoring.frenet import NO_ROUTE, ROUTE_RULE, FrenetFrame, poses_on_road
 from ...scoring.limits import RouteLimits
 from ...scoring.scorer import WAYPOINTS
-from ...tokens import TokenLayout
-from .curvature import exceeds_curvature, limit_curvature
-from .route_limits import slow_points
-from .smoothing import smooth_points
 from .speed_profile import (
+    TELLING_M,
     drop_reversals,
     hold_standstill,
     limit_acceleration,
     limit_curve_speed,
+    slow_points,
     smooth_distances,
 )
 
 POINTS, POINT_DT_S = WAYPOINTS, 0.5
 HORIZON_S = POINTS * POINT_DT_S
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
+
+SMOOTHING_JERK_MPS3 = 2.0  # prior standard deviation of the jerk; smaller values cut corners, larger ones leave noise
+SMOOTHING_JERK_ON_ROAD_MPS3 = 1.0  # the same against the road
+STANDING_MPS = 0.3
+
+TIGHTEST_PER_M = 0.3  # a small car at full steering angle
+LOOK_AHEAD_M = 1.5
 
 
 def postprocess(
@@ -36,11 +54,11 @@ def postprocess(
     """Points (.., P, 2) of tokens, uncertain within `noise_m`, as the car drives them: smooth, within its limits and
     those of the route, relative to the road if it is known.
     """
-    kept = limit_acceleration(
+    limited = limit_acceleration(
         drop_reversals(smooth_points(points, ego, POINT_DT_S, noise_m, road)), ego.speed_mps, POINT_DT_S
     )
-    kept = hold_standstill(limit_curve_speed(kept, ego.speed_mps, POINT_DT_S), ego.speed_mps)
-    return kept if limits is None else slow_points(kept, limits, ego.speed_mps, POINT_DT_S)
+    limited = hold_standstill(limit_curve_speed(limited, ego.speed_mps, POINT_DT_S), ego.speed_mps)
+    return limited if limits is None else slow_points(limited, limits, ego.speed_mps, POINT_DT_S)
 
 
 def carried_points(last: Plan, observation: Observation, count: int) -> Array:
@@ -99,12 +117,12 @@ def interpolate(poses: Array, speed_mps: float, dt_s: float = STEP_S) -> Array:
     """
     knots = np.concatenate([np.zeros((len(poses), 1, 3)), poses], axis=1)  # (N, P + 1, 3)
     distance = _distances(geometry.arc_lengths(knots)[:, 1:], speed_mps, dt_s)  # (N, T)
-    found = np.empty((*distance.shape, 3))
-    kernels.follow_waypoints(knots, distance, SAME_PLACE_M, found)
+    interpolated = np.empty((*distance.shape, 3))
+    kernels.follow_waypoints(knots, distance, SAME_PLACE_M, interpolated)
     sharp = exceeds_curvature(knots)
     if sharp.any():
-        found[sharp] = limit_curvature(found[sharp], distance[sharp])
-    return found
+        interpolated[sharp] = limit_curvature(interpolated[sharp], distance[sharp])
+    return interpolated
 
 
 def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
@@ -118,3 +136,61 @@ def _distances(along: Array, speed_mps: float, dt_s: float) -> Array:
     after = np.ceil(at - 1e-6).astype(int)
     distance = np.concatenate([np.zeros((len(along), 1)), distance], axis=1)
     return np.asarray(distance[:, after] - (after - at) * (distance[:, after] - distance[:, after - 1]))
+
+
+# --- noise ------------------------------------------------------------------------------------------------------------
+
+
+def smooth_points(points: Array, ego: EgoState, dt_s: float, noise_m: float, road: FrenetFrame | None = None) -> Array:
+    """Points (.., T, 2) at dt, 2 dt, .. of the ego frame, each moved by at most half of `noise_m`; repeated points stay
+    equal, so that a stop stays a stop.
+    """
+    points = np.asarray(points, float)
+    start = np.zeros((2, 2))
+    start[0] = previous_position(ego, dt_s)
+    plain, on_road = (
+        smoothing_matrices(points.shape[-2], dt_s, noise_m, jerk)
+        for jerk in (SMOOTHING_JERK_MPS3, SMOOTHING_JERK_ON_ROAD_MPS3)
+    )
+    moved = np.empty(points.shape)
+    plans, smoothed = (each.reshape(-1, *points.shape[-2:]) for each in (points, moved))
+    route = NO_ROUTE if road is None else road.for_kernels
+    kernels.smooth_points(plans, start, noise_m, plain, on_road, route, ROUTE_RULE, smoothed)
+    return moved
+
+
+def previous_position(ego: EgoState, dt_s: float) -> Array:
+    """(2,) position one interval ago, in the present ego frame, from the present motion."""
+    along_m = -ego.speed_mps * dt_s + 0.5 * ego.acceleration_mps2 * dt_s**2
+    curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > STANDING_MPS else 0.0
+    return np.asarray(kinematics.arc(curvature, np.array([along_m]))[0, :2])
+
+
+@lru_cache(maxsize=8)
+def smoothing_matrices(count: int, dt_s: float, noise_m: float, jerk_mps3: float) -> tuple[Array, Array]:
+    """(T, T) and (T, 2): weights of the T points, and of the positions one interval ago and now, in the estimate."""
+    third = np.diff(np.eye(count + 2), n=3, axis=0)  # (T - 1, T + 2), from one interval ago on
+    of_start, of_points = third[:, :2], third[:, 2:]
+    weight = (noise_m / np.sqrt(12) / (jerk_mps3 * dt_s**3)) ** 2
+    normal = np.eye(count) + weight * of_points.T @ of_points
+    return np.linalg.inv(normal), -np.linalg.solve(normal, weight * of_points.T @ of_start)
+
+
+# --- curvature --------------------------------------------------------------------------------------------------------
+
+
+def exceeds_curvature(paths: Array) -> Array:
+    """(N,) bool: whether paths (N, T + 1, 2+), starting at the present position, have more curvature than a car can
+    drive.
+    """
+    too_sharp = np.empty(len(paths), bool)
+    kernels.bends_too_sharply(paths[..., :2], TIGHTEST_PER_M, TELLING_M, too_sharp)
+    return too_sharp
+
+
+def limit_curvature(poses: Array, distance: Array) -> Array:
+    """Poses (N, T, 3) of cars that set out from the origin with heading 0 and follow poses (N, T, 3): they have driven
+    `distance` (N, T) by then, with no sharper turn than TIGHTEST_PER_M."""
+    limited = np.empty(poses.shape)
+    kernels.pursue(poses, distance, TIGHTEST_PER_M, LOOK_AHEAD_M, limited)
+    return limited

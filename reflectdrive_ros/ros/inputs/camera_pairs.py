@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...domain import CameraFrame
+from ...core.domain import CameraFrame
+from ...core.messages import BadMessage
 from .. import convert, image_decoding
-from ..convert import BadMessage
 from .channel import Channel
 from .store import Instant, MessageStore
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ...config import CamerasConfig
-from ...domain import Array, CameraFrame
+from ...core.config import CamerasConfig
+from ...core.domain import Array, CameraFrame
+from ...core.messages import BadMessage
 from ...features.cameras import Camera
 from ...features.reprojection import MODELS, Calibration, View, black, plan_views, reproject, sees_behind
 from .. import convert
-from ..convert import BadMessage
 from .channel import InputStatus, Level
 
 COVERAGE_WARN = 0.6  # of a camera of the network; less is reported

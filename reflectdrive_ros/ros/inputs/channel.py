@@ -14,7 +14,7 @@ from math import isfinite
 from statistics import median
 from typing import Any, TypeVar
 
-from ..convert import BadMessage
+from ...core.messages import BadMessage
 
 T = TypeVar("T")
 

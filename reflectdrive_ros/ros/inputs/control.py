@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ..convert import BadMessage
+from ...core.messages import BadMessage
 
 MODES = range(5)  # UNKNOWN, STOP, AUTONOMOUS, LOCAL, REMOTE of autoware_adapi_v1_msgs/OperationModeState
 AUTONOMOUS = 2

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, EgoState, LightState, StopLines, TrafficLights
-from ..lanelet_map import MapLights
-from ..lanelets import TURNS
+from ...core import geometry
+from ...core.domain import Array, EgoState, LightState, StopLines, TrafficLights
+from ...maps.lanelet_elements import TURNS
+from ...maps.lanelet_map import MapLights
 from .channel import CLOCK_TOLERANCE_S, InputStatus, Level
 
 # autoware_perception_msgs/TrafficLightElement
@@ -32,7 +32,7 @@ REACH_M = 250.0  # stop lines further away than the route handed to the planner 
 
 
 def state_for_turn(elements: Iterable[Any], turn: str) -> LightState:
-    """What the elements of a TrafficLightGroup show to a lanelet with this turn (`lanelets.TURNS`).
+    """What the elements of a TrafficLightGroup show to a lanelet with this turn (`lanelet_elements.TURNS`).
 
     An arrow that points in the direction of the turn decides over the circle: a green arrow permits the turn beside a
     red circle. A red cross counts as a red circle, flashing amber (the lights are out of order) as UNKNOWN. Lamps that

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...config import VehicleConfig
-from ...domain import EgoState
-from ...kinematics import box_centres
-from ..lanelet_map import LaneletMap
+from ...core import geometry
+from ...core.config import VehicleConfig
+from ...core.domain import EgoState
+from ...core.kinematics import box_centres
+from ...maps.lanelet_map import LaneletMap
 
 MOVING_MPS = 0.5  # slower is standing: odometry is not exact
 

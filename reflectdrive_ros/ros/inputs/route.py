@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, Command, EgoState
+from ...core import geometry
+from ...core.domain import Array, Command, EgoState
 
 ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route handed to the planner
 TURN_AHEAD_M, TURN_RAD = (
@@ -17,6 +17,8 @@ TURN_AHEAD_M, TURN_RAD = (
 KEEP_RAD = np.deg2rad(8.0)  # a turn with less than this ahead is over
 
 
+NEAR_BEHIND_M, NEAR_AHEAD_M, NEAR_OFFSET_M = 30.0, 60.0, 15.0  # the part around its last position, searched first
+FACING_WITHIN_M = 5.0  # a part this near that leads where the ego faces goes before nearer ones that do not
 PAST_END_MAX_M = 2.0  # a car further past the end of its route has no route
 SPEED_LIMIT_MIN_MPS = 0.5  # of Observation.speed_limit_mps
 
@@ -49,37 +51,55 @@ def limits_along(route: MapRoute, default_mps: float, max_velocity_mps: float | 
     return MapRoute(route.poses, known if max_velocity_mps is None else np.minimum(known, max_velocity_mps))
 
 
+def position_on_route(poses: Array, map_from_ego: Array) -> tuple[float, float]:
+    """Arc length along a polyline (N >= 2, 3) nearest to the ego and its lateral offset there, m, left positive.
+
+    A route may cross itself or come back on the other side of the road: where the nearest part leads more than 90
+    degrees away from where the ego faces, the nearest part that does not is taken, if it is within FACING_WITHIN_M.
+    """
+    here, heading = map_from_ego[None, :2], map_from_ego[2]
+    (position_m,), (offset_m,) = geometry.project(poses, here)
+    if np.cos(geometry.sample(poses, np.array([position_m]))[0, 2] - heading) >= 0.0:
+        return float(position_m), float(offset_m)
+    steps = np.diff(poses[:, :2], axis=0)
+    is_facing = steps @ (np.cos(heading), np.sin(heading)) > 0.0
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_facing, [False]]).astype(int)))
+    along, nearest_m = geometry.arc_lengths(poses), FACING_WITHIN_M
+    for first, last in edges.reshape(-1, 2):  # parts that lead where the ego faces: points first .. last
+        (at_m,), (beside_m,) = geometry.project(poses[first : last + 1], here)
+        if abs(beside_m) < nearest_m:
+            nearest_m, position_m, offset_m = abs(beside_m), along[first] + at_m, beside_m
+    return float(position_m), float(offset_m)
+
+
 def route_around_ego(route: MapRoute, ego: EgoState, last_position_m: float | None) -> RouteAhead:
     """The part of a route around the ego.
 
-    `last_position_m`: its position at the last snapshot. The projection is searched near it first, because a route
-    may cross itself; without it, or where the ego is 15 m or more beside that part, the whole route is searched.
+    `last_position_m`: its position at the last snapshot. The ego is searched near it first, because a route may cross
+    itself; without it, or where the ego is NEAR_OFFSET_M or more beside that part, the whole route is searched.
     """
     poses = route.poses
     along = geometry.arc_lengths(poses)
-    here = ego.map_from_ego[None, :2]
-    place = None
+    position_m, offset_m = 0.0, np.inf
     if last_position_m is not None:
-        near = np.flatnonzero((along > last_position_m - 30.0) & (along < last_position_m + 60.0))
+        near = np.flatnonzero((along > last_position_m - NEAR_BEHIND_M) & (along < last_position_m + NEAR_AHEAD_M))
         if len(near) >= 2:
-            (at,), (offset,) = geometry.project(poses[near], here)
-            place = along[near[0]] + at if abs(offset) < 15.0 else None
-    if place is None:
-        (place,), _ = geometry.project(poses, here)
-    wanted = (along >= place - ROUTE_BEHIND_M) & (along <= place + ROUTE_AHEAD_M)
-    after = int(np.clip(np.searchsorted(along, place, side="right"), 1, len(poses) - 1))
-    wanted[after - 1 : after + 1] = (
-        True  # the segment that the ego is on, or the last one where the ego is past the end
-    )
+            position_m, offset_m = position_on_route(poses[near], ego.map_from_ego)
+            position_m += float(along[near[0]])
+    if abs(offset_m) >= NEAR_OFFSET_M:
+        position_m, _ = position_on_route(poses, ego.map_from_ego)
+    is_around = (along >= position_m - ROUTE_BEHIND_M) & (along <= position_m + ROUTE_AHEAD_M)
+    after = int(np.clip(np.searchsorted(along, position_m, side="right"), 1, len(poses) - 1))
+    is_around[after - 1 : after + 1] = True  # the segment of the ego, or the last one where the ego is past the end
     past_end_m = 0.0
-    if place > along[-1] - 1e-6:
+    if position_m > along[-1] - 1e-6:
         x, y, heading = poses[-1]
-        past_end_m = max(float((here[0] - (x, y)) @ (np.cos(heading), np.sin(heading))), 0.0)
+        past_end_m = max(float((ego.map_from_ego[:2] - (x, y)) @ (np.cos(heading), np.sin(heading))), 0.0)
     return RouteAhead(
-        geometry.compose(geometry.invert(ego.map_from_ego), poses[wanted]),
-        route.limits_mps[wanted],
-        bool(wanted[-1]),
-        float(place),
+        geometry.compose(geometry.invert(ego.map_from_ego), poses[is_around]),
+        route.limits_mps[is_around],
+        bool(is_around[-1]),
+        position_m,
         float(route.limits_mps[after - 1]),
         past_end_m,
     )

@@ -14,27 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from ...agent_history import AgentHistoryBuffer
-from ...agent_motion import with_motion
-from ...config import Config
-from ...domain import (
-    Agents,
-    Array,
-    Command,
-    DrivableGrid,
-    EgoState,
-    LightState,
-    Observation,
-    concat_agents,
-)
-from ...lanes import LaneSegments
+from ...core.agent_history import AgentHistoryBuffer
+from ...core.agent_motion import with_motion
+from ...core.config import Config
+from ...core.domain import Agents, Array, Command, DrivableGrid, EgoState, LightState, Observation, concat_agents
+from ...core.lanes import LaneSegments
+from ...core.messages import BadMessage
+from ...maps.drivable_area import MapDrivableArea
+from ...maps.elevation import MapElevation, RoadSurface, VehiclePlane
+from ...maps.lanelet_map import LaneletMap, lanelets_of_route
 from ...planning import VECTOR_PLANNERS
 from .. import convert
 from .. import obstacles as clouds
-from ..convert import BadMessage
-from ..elevation import MapElevation, RoadSurface, VehiclePlane
-from ..lanelet_map import LaneletMap, lanelets_of_route
-from ..map_drivable import MapDrivableArea
 from .camera_pairs import CameraPairs
 from .camera_rig import RigInput
 from .channel import InputStatus, Level

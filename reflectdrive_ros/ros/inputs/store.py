@@ -15,14 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config import DENOISER_PLANNERS, Config, InputsConfig
-from ...domain import Array, CameraFrame
+from ...core.config import DENOISER_PLANNERS, Config, InputsConfig
+from ...core.domain import Array, CameraFrame
+from ...core.messages import BadMessage
+from ...maps.lanelet_file import import_lanelet2, load_map
+from ...maps.lanelet_map import LaneletMap
+from ...maps.vector_map import VectorMap
 from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
-from ..convert import BadMessage
-from ..lanelet_file import import_lanelet2, load_map
-from ..lanelet_map import LaneletMap
-from ..vector_map import VectorMap
 from .camera_rig import RigInput
 from .channel import Channel, InputStatus
 from .control import VehicleControl, is_autonomous, shown_signal

@@ -27,10 +27,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 from ...features.images import ModelInputs, Tokenizer
 from ...features.vectors import VectorInputs
-from ...installing import pip_extra
+from ...infra.installing import pip_extra
 from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
 from ..graphs import GoalChoice, check_feeds, file_names, graph_inputs, input_spec, make_feature_cache, run_batched
@@ -115,7 +115,7 @@ class TrtNetwork:
     def sampled_step(
         self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
     ) -> tuple[Array, Array]:
-        drawn = np.concatenate([temperature[:, None], share], axis=1).astype(np.float32)
+        sampling_rows = np.concatenate([temperature[:, None], share], axis=1).astype(np.float32)
 
         def feeds(numbers: Array) -> dict[str, Array]:
             return {
@@ -124,7 +124,7 @@ class TrtNetwork:
                 "share": numbers[None, :, 1:],
             }
 
-        return self._decode("sampled_step", context, actions, feeds, drawn)
+        return self._decode("sampled_step", context, actions, feeds, sampling_rows)
 
     def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
         return self._decode("refine", context, actions, dict)
@@ -140,18 +140,18 @@ class TrtNetwork:
         context: Any,
         actions: Array,
         feeds: Callable[..., Mapping[str, Array]],
-        beside: Array | None = None,
+        sequence_rows: Array | None = None,
         output: str = "confidence",
     ) -> tuple[Array, Array]:
         """What a graph makes of sequences (M, T), and one of its other outputs; `feeds` makes its other inputs of the
-        rows of `beside`."""
+        rows of `sequence_rows`."""
         self._scene.check(context)
 
         def call(ids: Array, *rows: Array) -> tuple[Array, Array]:
             out = self._calls[graph].run({"actions": ids, **feeds(*rows)})
             return out["written"][0], out[output][0]
 
-        return run_batched(call, actions, self._sequences, beside)
+        return run_batched(call, actions, self._sequences, sequence_rows)
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, actions, limits)
@@ -211,10 +211,10 @@ class Scene:
 
 def open_device(device: str) -> CudaDevice:
     """The GPU of `model.device`. Raises CudaError."""
-    kind, _, place = device.partition(":")
+    kind, _, number = device.partition(":")
     if kind == "cpu":
         raise CudaError("model.device is cpu, but TensorRT runs on GPUs: set it to auto or cuda")
-    return CudaDevice(int(place or 0))
+    return CudaDevice(int(number or 0))
 
 
 def import_tensorrt(gpu: CudaDevice) -> Any:
@@ -230,13 +230,13 @@ def import_library(module: str) -> Any:
     try:
         trt = importlib.import_module(module)
     except (ImportError, OSError) as fault:  # OSError: of the wheels, when they load their libraries
-        found = (
+        reason = (
             f"make test-tensorrt fetches it, or {pip_extra('tensorrt-rtx')}"
             if module == RTX_MODULE
             else "on Thor it is JetPack's python3-libnvinfer, which a virtual environment finds with "
             "--system-site-packages; elsewhere pip install tensorrt"
         )
-        raise EngineError(f"{name} cannot be imported ({fault}): {found}") from None
+        raise EngineError(f"{name} cannot be imported ({fault}): {reason}") from None
     if tuple(int(part) for part in trt.__version__.split(".")[:2]) < lowest:
         raise EngineError(f"{name} {trt.__version__} is too old: {'.'.join(map(str, lowest))} or later is needed")
     return trt
@@ -281,13 +281,13 @@ class TrtLogger:
         """The result of `make`. Raises EngineError if TensorRT returns nothing, or reports an error."""
         self._errors.clear()
         try:
-            found = make()
+            created = make()
         except Exception as fault:  # pybind11 turns a null pointer of a constructor into a TypeError
             self._errors.append(str(fault))
-            found = None
-        if found is None or self._errors:
+            created = None
+        if created is None or self._errors:
             raise EngineError(f"TensorRT returns no {what}: {self.take_errors()}")
-        return found
+        return created
 
 
 def machine_of(trt: Any, gpu: CudaDevice) -> Machine:
@@ -303,12 +303,13 @@ def open_calls(card: GraphCard, device: str, folder: Path | None) -> tuple[int, 
     trt = import_tensorrt(gpu)
     size = fixed_size(card)
     logger, machine = TrtLogger.of(trt), machine_of(trt, gpu)
-    place, do = engine_folder(card, folder), remedy(card, folder, device)
+    engines_folder, do = engine_folder(card, folder), remedy(card, folder, device)
     loaded = {
-        name: _load_engine(trt, logger, engine_key(card, name, machine), place, do) for name in engine_graphs(card)
+        name: _load_engine(trt, logger, engine_key(card, name, machine), engines_folder, do)
+        for name in engine_graphs(card)
     }
-    kept = _share_context(gpu, loaded, card.kind)
-    calls = {name: Call(name, engine, gpu, logger, kept) for name, engine in loaded.items()}
+    shared_addresses = _share_context(gpu, loaded, card.kind)
+    calls = {name: Call(name, engine, gpu, logger, shared_addresses) for name, engine in loaded.items()}
     return size, calls, f"TensorRT {version_of(trt)} on {gpu.name}, {card.precision}"
 
 
@@ -374,11 +375,11 @@ class Engine:
     names: Mapping[str, str]  # of the tensors in the engine
 
 
-def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, place: Path, do: str) -> Engine:
+def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: str) -> Engine:
     """The engine of one graph. Raises EngineError, with `do` as what to do."""
-    plan = engine_cache.load(place, key, do)
+    plan = engine_cache.load(folder, key, do)
     runtime = logger.create(lambda: trt.Runtime(logger.sink), "runtime")
-    what = f"engine from {place / key.name}.plan (delete it and {do})"
+    what = f"engine from {folder / key.name}.plan (delete it and {do})"
     engine = logger.create(lambda: runtime.deserialize_cuda_engine(plan), what)
     execution = logger.create(engine.create_execution_context, f"room to run {key.graph}")
     inputs, outputs = dict[str, Tensor](), dict[str, Tensor]()
@@ -432,13 +433,17 @@ class PinnedBuffers(Buffers):
 class Call:
     """One engine with all its buffers bound: arrays in, arrays out."""
 
-    def __init__(self, name: str, engine: Engine, gpu: CudaDevice, logger: TrtLogger, kept: Mapping[str, int]) -> None:
+    def __init__(
+        self, name: str, engine: Engine, gpu: CudaDevice, logger: TrtLogger, shared_addresses: Mapping[str, int]
+    ) -> None:
         self._name, self._engine, self._gpu, self._logger = name, engine, gpu, logger
-        self._inputs = {tensor: kind for tensor, kind in engine.inputs.items() if tensor not in kept}
+        self._inputs = {tensor: kind for tensor, kind in engine.inputs.items() if tensor not in shared_addresses}
         self._in = PinnedBuffers(gpu, self._inputs)
-        self._out = PinnedBuffers(gpu, {tensor: kind for tensor, kind in engine.outputs.items() if tensor not in kept})
+        self._out = PinnedBuffers(
+            gpu, {tensor: kind for tensor, kind in engine.outputs.items() if tensor not in shared_addresses}
+        )
         self.graph: int | None = None  # of `capture`; without it the parts are queued one by one
-        addresses = {**kept, **self._in.addresses, **self._out.addresses}
+        addresses = {**shared_addresses, **self._in.addresses, **self._out.addresses}
         for tensor, stored in engine.names.items():
             if not engine.execution.set_tensor_address(stored, addresses[tensor]):
                 raise EngineError(f"TensorRT does not bind {tensor} of {name}: {logger.take_errors()}")

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ...domain import Array
-from ...errors import UserError
+from ...core.domain import Array
+from ...infra.errors import UserError
 
 LIBRARY = "libcuda.so.1"
 HANDLE = POINTER(c_void_p)
@@ -79,19 +79,19 @@ def load_driver() -> Any:
 
 
 class CudaDevice:
-    """A GPU that was found to be there. Not for two threads at once, but for one after another."""
+    """A GPU of the driver. Not for two threads at once, but for one after another."""
 
-    def __init__(self, place: int = 0) -> None:
-        """place: the number in `cuda:1`. Raises CudaError."""
+    def __init__(self, number: int = 0) -> None:
+        """number: the ordinal in `cuda:1`. Raises CudaError."""
         self._driver = load_driver()
         for name, arguments in SIGNATURES.items():
             getattr(self._driver, name).argtypes = arguments
         self._call("cuInit", 0)
         count, handle, version = c_int(), c_int(), c_int()
         self._call("cuDeviceGetCount", byref(count))
-        if place >= count.value:
-            raise CudaError(f"there is no GPU cuda:{place}: the driver finds {count.value}")
-        self._call("cuDeviceGet", byref(handle), place)
+        if number >= count.value:
+            raise CudaError(f"there is no GPU cuda:{number}: the driver finds {count.value}")
+        self._call("cuDeviceGet", byref(handle), number)
         self._call("cuDriverGetVersion", byref(version))
         letters = ctypes.create_string_buffer(256)
         self._call("cuDeviceGetName", letters, len(letters), handle)
@@ -170,5 +170,5 @@ class CudaDevice:
         if code:
             words = c_char_p()
             self._driver.cuGetErrorString(code, byref(words))
-            said = (words.value or b"an unknown error").decode()
-            raise CudaError(f"CUDA says '{said}' (error {code} of {function})")
+            message = (words.value or b"an unknown error").decode()
+            raise CudaError(f"CUDA says '{message}' (error {code} of {function})")

@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...documents import SHA256, DocumentError, array, check_fields, read_json, text, whole
-from ...errors import UserError
-from ...files import MEGABYTE, MODEL_BYTES, read_limited, write_atomic
+from ...infra.documents import SHA256, DocumentError, array, check_fields, read_json, text, whole
+from ...infra.errors import UserError
+from ...infra.files import MEGABYTE, MODEL_BYTES, read_limited, write_atomic
 
 TIMING_BYTES = 256 * MEGABYTE  # more than TensorRT writes
 KEY_LENGTH = 16  # hexadecimal digits of the key in a file's name

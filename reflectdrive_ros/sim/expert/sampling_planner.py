@@ -1,4 +1,4 @@
-"""The expert: a sampling planner that knows the future of all agents.
+"""The expert: a sampling planner with the recorded futures of all agents.
 
 It samples trajectories for the next 4 s, paths beside the route at many speeds, and scores each with the driving score
 among the agents' recorded futures. The best is chosen; among those of nearly equal score, the one with the smallest
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...config import ScoringConfig
-from ...domain import Array
+from ...core import geometry
+from ...core.config import ScoringConfig
+from ...core.domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
 from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
 from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, centers, simulate
 
-DECISION_STEP_S = 0.25  # in which a driver changes his mind
+DECISION_STEP_S = 0.25  # between two decisions of a driver
 DECISIONS = round(HORIZON_S / DECISION_STEP_S)
 TRACK_SAMPLES = (DECISION_STEP_S / DT_S * np.arange(1, DECISIONS + 1)).astype(np.intp)  # of the agents' tracks
 PATH_STEP_M = 0.5
@@ -32,9 +32,9 @@ OFFSET_ROUNDS_M = (
     (1.0, -1.0, 1.6, -1.6, 2.4, -2.4),
 )  # lateral offsets from the route: see `plan_experts`
 RETURN_M = (10.0, 25.0)  # distance over which the path reaches its offset: at least this ..
-RETURN_S = (1.5, 3.5)  # .. and at least the distance driven in this time
+RETURN_S = (1.5, 3.5)  # .. and at least the distance travelled in this time
 ACCELERATIONS_MPS2 = (-6.0, -4.0, -3.0, -2.2, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
-JERK_MPS3 = 2.5  # how fast a wish becomes an acceleration; an emergency is quicker
+JERK_MPS3 = 2.5  # of the acceleration towards its target; an emergency is quicker
 BRAKING_JERK_MPS3 = 6.0
 FOLLOW_PARAMETERS = (
     (0.35, 1.5),
@@ -43,16 +43,16 @@ FOLLOW_PARAMETERS = (
     (1.0, 1.0),
     (1.0, 1.8),
 )  # share of the allowed speed, headway s
-STOPS_M = (2.0, 5.0, 9.0, 14.0, 20.0, 28.0)  # after the front bumper's place now
+STOPS_M = (2.0, 5.0, 9.0, 14.0, 20.0, 28.0)  # ahead of the present front bumper
 CURVE_BRAKING_MPS2 = 1.4
 MIN_GAP_M = 2.0
 ACCELERATION_MPS2 = 1.6
 BRAKING_MPS2 = 2.2
 GOOD_SCORE = 0.9  # from this score on, no paths further to the side are tried
-DISCOMFORT_WEIGHT = 0.04  # of the score may be paid for comfort and room
+DISCOMFORT_WEIGHT = 0.04  # of discomfort, in units of the score
 CLEARANCE_M = 0.8
 EDGE_MARGIN_M = (
-    # margin in width within which the car should stay on the road: people leave room, and so should planners trained on
+    # lateral margin to the edge of the road: human drivers leave room, and so should planners trained on
     # this
     0.3
 )
@@ -86,18 +86,18 @@ class Situation:
 def plan_experts(situations: Sequence[Situation]) -> list[ExpertPlan]:
     """The best trajectory in each of several situations of one vehicle, by PDMS with the agents' true futures."""
     routes = [geometry.distinct_points(situation.scene.centerline[:, :2], 0.05) for situation in situations]
-    found: list[list[_Selection]] = [[] for _ in situations]
+    selections: list[list[_Selection]] = [[] for _ in situations]
     searching = list(range(len(situations)))
     for offsets_m in OFFSET_ROUNDS_M:
         if not searching:
             break
         scenes = [situations[index].scene for index in searching]
-        ways = [_sample_candidates(situations[index], routes[index], offsets_m) for index in searching]
-        for index, scene, candidates in zip(searching, scenes, ways, strict=True):
+        candidate_sets = [_sample_candidates(situations[index], routes[index], offsets_m) for index in searching]
+        for index, scene, candidates in zip(searching, scenes, candidate_sets, strict=True):
             driven = simulate(candidates.poses, scene.motion, scene.vehicle)
-            found[index].append(_select_best(scene, candidates, driven))
-        searching = [index for index in searching if found[index][-1].plan.score < GOOD_SCORE]
-    return [max(choices, key=lambda choice: choice.utility).plan for choices in found]
+            selections[index].append(_select_best(scene, candidates, driven))
+        searching = [index for index in searching if selections[index][-1].plan.score < GOOD_SCORE]
+    return [max(choices, key=lambda choice: choice.utility).plan for choices in selections]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,7 @@ class _Candidates:
 
     poses: Array  # (N, 8, 3)
     offsets_m: Array  # (N,) final lateral offset from the route
-    accelerations: Array  # (N, LOOKS) m/s^2 along the path
+    accelerations: Array  # (N, DECISIONS) m/s^2 along the path
 
     def of(self, some: Array) -> _Candidates:
         """The candidates of indices (K,)."""
@@ -119,36 +119,38 @@ class _Selection:
     utility: float  # the score less the price of discomfort
 
 
-def _select_best(scene: Scene, ways: _Candidates, states: Array) -> _Selection:
+def _select_best(scene: Scene, candidates: _Candidates, states: Array) -> _Selection:
     """The best candidate; states (N, 41, 11) are the candidates as they are driven.
 
     Scores are expensive: they are computed for the candidates with the highest bounds of utility, then for those whose
     bound is above the best utility so far.
     """
-    bounds = _score_bounds(scene, states) - DISCOMFORT_WEIGHT * _discomfort(ways, np.zeros(len(states))) + ROUNDING
+    bounds = (
+        _score_bounds(scene, states) - DISCOMFORT_WEIGHT * _discomfort(candidates, np.zeros(len(states))) + ROUNDING
+    )
     likely = np.sort(np.argsort(-bounds, kind="stable")[:LIKELY_CANDIDATES])
-    best = _best_of(scene, ways, states, likely)
+    best = _best_of(scene, candidates, states, likely)
     bounds[likely] = -np.inf
     rest = np.flatnonzero(bounds >= best[1].utility)
     if len(rest):
-        other = _best_of(scene, ways, states, rest)
+        other = _best_of(scene, candidates, states, rest)
         # of equals the first
         best = max(best, other, key=lambda choice: (choice[1].utility, -choice[0]))
     return best[1]
 
 
-def _best_of(scene: Scene, ways: _Candidates, states: Array, some: Array) -> tuple[int, _Selection]:
+def _best_of(scene: Scene, candidates: _Candidates, states: Array, some: Array) -> tuple[int, _Selection]:
     """The index of the best of the candidates of indices (K,), and the selection of it."""
     card = judge_among_agents(scene, judge_alone(scene, states[some], lane_keeping=False))
     narrow = np.clip(1.0 - card.clearance_m.min(axis=1) / CLEARANCE_M, 0.0, 1.0)
-    utility = card.score - DISCOMFORT_WEIGHT * _discomfort(ways.of(some), narrow)
+    utility = card.score - DISCOMFORT_WEIGHT * _discomfort(candidates.of(some), narrow)
     # Clearance to the kerb is expensive: compute it only for candidates that would win with full clearance.
     first = int(np.argmax(utility))
     least = utility[first] - DISCOMFORT_WEIGHT * _edge_penalty(scene, card, np.array([first]))[0]
     rivals = np.flatnonzero(utility >= least)
     utility[rivals] -= DISCOMFORT_WEIGHT * _edge_penalty(scene, card, rivals)
     k = int(rivals[np.argmax(utility[rivals])])
-    plan = ExpertPlan(ways.poses[some[k]], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
+    plan = ExpertPlan(candidates.poses[some[k]], float(card.score[k]), float(card.nc[k]), float(card.dac[k]))
     return int(some[k]), _Selection(plan, float(utility[k]))
 
 
@@ -168,11 +170,11 @@ def _score_bounds(scene: Scene, states: Array) -> Array:
     return np.where(off_road, 0.0, earned / weight)
 
 
-def _discomfort(ways: _Candidates, narrow: Array) -> Array:
+def _discomfort(candidates: _Candidates, narrow: Array) -> Array:
     """(N,) discomfort: about 0 for a smooth drive in the middle of a free lane, about 1 for an unacceptable one."""
-    rough = np.sqrt((ways.accelerations**2).mean(axis=1)) / 3.0
-    jerk = np.sqrt((np.diff(ways.accelerations, axis=1) ** 2).mean(axis=1)) / (DECISION_STEP_S * 8.0)
-    return np.asarray(0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(ways.offsets_m))
+    rough = np.sqrt((candidates.accelerations**2).mean(axis=1)) / 3.0
+    jerk = np.sqrt((np.diff(candidates.accelerations, axis=1) ** 2).mean(axis=1)) / (DECISION_STEP_S * 8.0)
+    return np.asarray(0.4 * rough + 0.2 * jerk + 0.8 * narrow + 0.15 * np.abs(candidates.offsets_m))
 
 
 def _edge_penalty(scene: Scene, card: ScoreCard, some: Array) -> Array:
@@ -226,12 +228,12 @@ def _sample_paths(route: Array, offsets_m: tuple[float, ...], speed: float, reac
 
 
 def _interpolate(values: Array, at_m: Array) -> Array:
-    """(K, W, ..) values (K, P) of paths, given every PATH_STEP_M, at places (K, W, ..) along them; held at the end."""
-    place = np.clip(at_m / PATH_STEP_M, 0.0, values.shape[1] - 1.001)
-    index = place.astype(np.intp)
+    """(K, W, ..) values (K, P) of paths, one every PATH_STEP_M, at arc lengths (K, W, ..); constant at the end."""
+    position = np.clip(at_m / PATH_STEP_M, 0.0, values.shape[1] - 1.001)
+    index = position.astype(np.intp)
     rows = np.arange(len(values)).reshape(-1, *(1,) * (at_m.ndim - 1))
     low = values[rows, index]
-    return np.asarray(low + (place - index) * (values[rows, index + 1] - low))
+    return np.asarray(low + (position - index) * (values[rows, index + 1] - low))
 
 
 RATE, FOLLOW, STOP = range(3)
@@ -239,11 +241,11 @@ RATE, FOLLOW, STOP = range(3)
 
 def _speed_policies(scene: Scene, stop_m: float | None) -> tuple[Array, Array, Array]:
     """W speed policies, (W,) each: accelerate at a rate, follow the lead vehicle at a share of the allowed speed and a
-    headway, or stop at a place.
+    headway, or stop after a distance.
     """
     wishes = [(RATE, rate, 0.0) for rate in ACCELERATIONS_MPS2]
     wishes += [(FOLLOW, share, headway) for share, headway in FOLLOW_PARAMETERS]
-    wishes += [(STOP, place, 0.0) for place in STOPS_M]
+    wishes += [(STOP, distance_m, 0.0) for distance_m in STOPS_M]
     if stop_m is not None:
         wishes.append((STOP, max(stop_m - _front_m(scene) - 1.0, 0.3), 0.0))
     kinds, values, headways = zip(*wishes, strict=True)
@@ -262,10 +264,10 @@ def _simulate_policies(
     stop_m: float | None,
     lateral_mps2: float,
 ) -> tuple[Array, Array]:
-    """Metres along K paths under W policies (K, W, LOOKS) at 0.25 .. 4 s, and their accelerations."""
+    """Metres along K paths under W policies (K, W, DECISIONS) at 0.25 .. 4 s, and their accelerations."""
     allowed = np.stack([_speed_profile(path, limit_mps, lateral_mps2) for path in paths])
     ahead = [_lead_positions(scene, path) for path in paths]
-    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, LOOKS)
+    gaps, lead_speeds = (np.stack(column)[:, None] for column in zip(*ahead, strict=True))  # (K, 1, DECISIONS)
     if stop_m is not None:  # the stop line acts as a standing lead vehicle
         lead_speeds = np.where(gaps >= stop_m - 0.5, 0.0, lead_speeds)
         gaps = np.minimum(gaps, stop_m - 0.5)
@@ -290,7 +292,7 @@ def _simulate_policies(
         rate = np.where(v > curve, np.minimum(wishes, (curve - v) / 0.6), wishes)
         wish = np.where(at_rate, rate, np.where(following, follow, stop))
         wish = np.minimum(np.maximum(wish, -7.0), 2.2)
-        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DECISION_STEP_S  # brakes are let go sooner than pressed
+        quickest = np.where(a < 0.0, 2.0, 1.0) * JERK_MPS3 * DECISION_STEP_S  # brakes are released faster than applied
         a = a + np.minimum(np.maximum(wish - a, -BRAKING_JERK_MPS3 * DECISION_STEP_S), quickest)
         after = np.maximum(v + a * DECISION_STEP_S, 0.0)
         a = np.where(after == 0.0, np.maximum(a, -v / DECISION_STEP_S), a)
@@ -314,7 +316,7 @@ def _speed_profile(path: Array, limit_mps: float, lateral_mps2: float) -> Array:
 
 
 def _lead_positions(scene: Scene, path: Array) -> tuple[Array, Array]:
-    """Per look (LOOKS,): arc length of the rear of the first agent on the path (inf: none), and its speed."""
+    """Per decision (DECISIONS,): arc length of the rear of the first agent on the path (inf: none), and its speed."""
     agents: AgentTracks = scene.agents
     none = np.full(DECISIONS, np.inf), np.zeros(DECISIONS)
     if not len(agents):
@@ -326,18 +328,18 @@ def _lead_positions(scene: Scene, path: Array) -> tuple[Array, Array]:
     agent, step = np.nonzero(((poses[..., :2] >= low) & (poses[..., :2] <= high)).all(axis=-1) & present)
     half = 0.5 * scene.vehicle.width_m + 0.25
     thin = path[::4]
-    _, aside = geometry.project(thin, poses[agent, step, :2])
-    reached = np.abs(aside) < half + 0.5 * np.hypot(*agents.sizes[agent].T)
+    _, offset_m = geometry.project(thin, poses[agent, step, :2])
+    reached = np.abs(offset_m) < half + 0.5 * np.hypot(*agents.sizes[agent].T)
     agent, step = agent[reached], step[reached]
     if len(agent) == 0:
         return none
     corners = geometry.box_corners(poses[agent, step], agents.sizes[agent])
     along, lateral = (each.reshape(-1, 4) for each in geometry.project(thin, corners.reshape(-1, 2)))
     end = geometry.arc_lengths(thin)[-1]
-    beside = (lateral.min(axis=-1) > half) | (lateral.max(axis=-1) < -half)
+    off_path = (lateral.min(axis=-1) > half) | (lateral.max(axis=-1) < -half)
     gone = (along.max(axis=-1) <= _front_m(scene)) | (along.min(axis=-1) >= end - 1e-6)
     rear = np.full(poses.shape[:2], np.inf)
-    rear[agent, step] = np.where(beside | gone, np.inf, along.min(axis=-1))
+    rear[agent, step] = np.where(off_path | gone, np.inf, along.min(axis=-1))
     first = np.argmin(rear, axis=0)
     steps = np.arange(DECISIONS)
     at = np.minimum(rear[first, steps], end)
@@ -347,7 +349,7 @@ def _lead_positions(scene: Scene, path: Array) -> tuple[Array, Array]:
 
 
 def straight_ahead_score(scene: Scene) -> float:
-    """PDMS of going straight on at the present speed, whatever the wheels do now: how hard a scene is not."""
+    """PDMS of going straight on at the present speed, whatever the steering angle now: high for an easy scene."""
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
     states[..., VX] = float(scene.motion[0])
     states[..., X] = states[..., VX] * DT_S * np.arange(STEPS + 1)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ... import geometry
+from ...core import geometry
+from ...core.domain import Array
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS
-from ...domain import Array
-from ..network.roads import RoadMap, RoadType, Turn
+from ...maps.roads import RoadMap, RoadType, Turn
 from ..traffic.actors import Lamp, Shape
 from ..traffic.traffic_log import TrafficLog
 
@@ -34,7 +34,7 @@ LANE_END_M = 90.0
 STOP_LINE_M = (6.0, 48.0)
 MIN_PULL_OUT_EGO_MPS = 4.0  # no car pulls out in front of a slower ego
 CROSSING_M = (4.0, 36.0)
-MIN_SPEED_LOSS_MPS = 2.5  # a lead that loses so much within LATER brakes
+MIN_SPEED_LOSS_MPS = 2.5  # a lead that loses so much within REACTION_STEPS brakes
 LATERAL_MPS2 = 2.6
 CURVE_RAD = 0.3
 STRAIGHT_RAD = 0.06
@@ -48,11 +48,11 @@ class Candidates:
     steps: Array  # (M,) evaluated steps of the log
     egos: Array  # (E,) actors that may play the ego
     masks: Mapping[str, Array]  # family -> (M, E) bool
-    scripted: Mapping[str, Array]  # family -> (M, E) parked actor that is needed to make it one, -1: none is
+    scripted: Mapping[str, Array]  # family -> (M, E) parked actor that has to open its door or pull out, -1: none
 
 
 def find_candidates(log: TrafficLog) -> Candidates:
-    """All moments of a log from which 2 s of the past and 5 s of the future are known."""
+    """All moments of a log that has 2 s of the past and 5 s of the future of them."""
     steps = np.arange(HISTORY_STEPS, log.steps - FUTURE_STEPS - 1, STRIDE)
     egos = np.flatnonzero(
         (log.shapes == Shape.CAR)
@@ -64,16 +64,16 @@ def find_candidates(log: TrafficLog) -> Candidates:
     others = _relative_actors(log, steps, egos)
     masks = {**_tags_by_road(context), **_tags_by_actors(log, steps, egos, context, others)}
     parked = _parked_ahead(log, others)
-    beside_parked = context.moving & (parked >= 0) & (context.bend < 0.15) & ~context.junction_soon
+    passes_parked = context.moving & (parked >= 0) & (context.bend < 0.15) & ~context.junction_soon
     scripted = {"parked_door": parked, "cut_in": np.where(masks["cut_in"], -1, parked)}
-    masks["parked_door"] = beside_parked
-    masks["cut_in"] = masks["cut_in"] | (beside_parked & (context.speed > MIN_PULL_OUT_EGO_MPS))
+    masks["parked_door"] = passes_parked
+    masks["cut_in"] = masks["cut_in"] | (passes_parked & (context.speed > MIN_PULL_OUT_EGO_MPS))
     # The plain families exclude all other events.
     busy = ("lead_brakes", "crossing_pedestrian", "red_light")
     plain = ~np.any([masks[name] for name in busy] + [masks["cut_in"] & (scripted["cut_in"] < 0)], axis=0)
     masks["straight"] &= plain
     masks["curve"] &= plain
-    return Candidates(steps, egos, {name: mask & context.known for name, mask in masks.items()}, scripted)
+    return Candidates(steps, egos, {name: mask & context.eligible for name, mask in masks.items()}, scripted)
 
 
 def _within(values: Array, bounds: tuple[float, float]) -> Array:
@@ -87,12 +87,12 @@ def _within(values: Array, bounds: tuple[float, float]) -> Array:
 class _RoadContext:
     """(M, E) each: upcoming road features of a car."""
 
-    known: Array  # it was there 2 s ago and is on a known lane now
+    eligible: Array  # it was present 2 s ago and is on a lane of the map now
     moving: Array
     speed: Array
-    bend: Array  # rad, how far it turns within SOON
-    lateral: Array  # m/s^2, the most within SOON
-    turn: Mapping[Turn, Array]  # the car takes such a turn across a junction within SOON, or is in it
+    bend: Array  # rad, how far it turns within HORIZON_STEPS
+    lateral: Array  # m/s^2, the most within HORIZON_STEPS
+    turn: Mapping[Turn, Array]  # the car takes such a turn across a junction within HORIZON_STEPS, or is in it
     road_type: Mapping[RoadType, Array]
     junction_soon: Array
     lane_ends: Array  # its lane ends, or does not lead to its destination
@@ -120,7 +120,7 @@ def _road_context(log: TrafficLog, steps: Array, egos: Array) -> _RoadContext:
     lateral = np.nan_to_num(speeds * np.minimum(rate, 1.5))
     present = np.isfinite(poses[..., 0])
     return _RoadContext(
-        known=present[steps] & present[steps - HISTORY_STEPS] & (lane[steps] >= 0),
+        eligible=present[steps] & present[steps - HISTORY_STEPS] & (lane[steps] >= 0),
         moving=np.nan_to_num(speeds[steps]) > MOVING_MPS,
         speed=np.nan_to_num(speeds[steps]),
         bend=np.nan_to_num(bend),
@@ -135,7 +135,7 @@ def _road_context(log: TrafficLog, steps: Array, egos: Array) -> _RoadContext:
 
 
 def _reduce_ahead(values: Array, steps: Array, reduce: object) -> Array:
-    """(M, E) of a table (T, E) over the SOON steps from each of `steps` on."""
+    """(M, E) of a table (T, E) over the HORIZON_STEPS steps from each of `steps` on."""
     windows = sliding_window_view(values, HORIZON_STEPS, axis=0)
     return np.asarray(reduce(windows[np.minimum(steps, len(windows) - 1)], axis=-1))  # type: ignore[operator]
 
@@ -144,8 +144,8 @@ def _unwrap_headings(headings: Array) -> Array:
     """(T, E) unwrapped, NaN where absent."""
     filled = np.where(np.isfinite(headings), headings, 0.0)
     step = geometry.wrap(np.diff(filled, axis=0))
-    known = np.isfinite(headings[1:]) & np.isfinite(headings[:-1])
-    total = np.concatenate([np.zeros((1, headings.shape[1])), np.cumsum(np.where(known, step, 0.0), axis=0)])
+    both_present = np.isfinite(headings[1:]) & np.isfinite(headings[:-1])
+    total = np.concatenate([np.zeros((1, headings.shape[1])), np.cumsum(np.where(both_present, step, 0.0), axis=0)])
     return np.where(np.isfinite(headings), total, np.nan)
 
 
@@ -159,8 +159,8 @@ def _lane_ends(road_map: RoadMap) -> Array:
 
 def _distance_to_lane_end(road_map: RoadMap, lane: Array, poses: Array, leads_on: Array) -> Array:
     """(M, E) m to the end of a lane that leads nowhere, inf on all others."""
-    way = np.linalg.norm(_lane_ends(road_map)[lane] - poses[..., :2], axis=-1)
-    return np.where(leads_on[lane] | ~np.isfinite(way), np.inf, way)
+    distance_m = np.linalg.norm(_lane_ends(road_map)[lane] - poses[..., :2], axis=-1)
+    return np.where(leads_on[lane] | ~np.isfinite(distance_m), np.inf, distance_m)
 
 
 def _must_change_lane(road_map: RoadMap, lane: Array) -> Array:
@@ -200,15 +200,15 @@ def _next_road_lanes(road_map: RoadMap, key: int) -> list[int]:
 def _distance_to_red_light(log: TrafficLog, steps: Array, lane: Array, poses: Array) -> Array:
     """(M, E) m from the centre of a car to the stop line of its lane while all its connections are red."""
     ends = _lane_ends(log.road_map)
-    held = np.zeros((len(steps), len(ends)), bool)
-    free = np.zeros_like(held)
+    has_red = np.zeros((len(steps), len(ends)), bool)
+    has_other = np.zeros_like(has_red)
     for index, signal in enumerate(log.road_map.signals):
         red = log.lamps[steps, index] == Lamp.RED
-        held[:, signal.lane] |= red
-        free[:, signal.lane] |= ~red
-    red = np.take_along_axis(held & ~free, lane, axis=1)
-    way = np.linalg.norm(ends[lane] - poses[..., :2], axis=-1)
-    return np.where(red & np.isfinite(way), way, np.inf)
+        has_red[:, signal.lane] |= red
+        has_other[:, signal.lane] |= ~red
+    red = np.take_along_axis(has_red & ~has_other, lane, axis=1)
+    distance_m = np.linalg.norm(ends[lane] - poses[..., :2], axis=-1)
+    return np.where(red & np.isfinite(distance_m), distance_m, np.inf)
 
 
 def _tags_by_road(context: _RoadContext) -> dict[str, Array]:
@@ -270,8 +270,8 @@ def _tags_by_actors(
     straight_on = context.bend < 0.3
 
     lead = vehicle & moved & _within(ahead, LEAD_M) & (np.abs(left) < 1.5) & same_way
-    beside = _within(ahead, CUT_IN_M) & _within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
-    cut_in = vehicle & moved & beside & _cuts_in(log, steps, egos)
+    alongside = _within(ahead, CUT_IN_M) & _within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
+    cut_in = vehicle & moved & alongside & _cuts_in(log, steps, egos)
     rides = (log.shapes == Shape.BICYCLE) & moved & _within(ahead, BICYCLE_M) & (np.abs(left) < 2.6) & (turned < 0.8)
     meets = vehicle & moved & _within(ahead, ONCOMING_M) & (np.abs(left) < 5.0) & oncoming
     first = ~lead.any(axis=2)
@@ -307,9 +307,11 @@ def _pedestrian_crosses(log: TrafficLog, steps: Array, egos: Array, others: _Rel
     near = _within(others.ahead[..., people], CROSSING_M) & (np.abs(others.left[..., people]) < 9.0)
     ego = log.poses[steps][:, egos]
     for after in (10, 20, 30, 35):
-        seen = _relative_to(ego, log.poses[np.minimum(steps + after, log.steps - 1)][:, people])
+        relative = _relative_to(ego, log.poses[np.minimum(steps + after, log.steps - 1)][:, people])
         walks = np.nan_to_num(log.speeds_mps[np.minimum(steps + after, log.steps - 1)][:, people]) > 0.3
-        masks |= (near & _within(seen.ahead, CROSSING_M) & (np.abs(seen.left) < 1.4) & walks[:, None]).any(axis=2)
+        masks |= (near & _within(relative.ahead, CROSSING_M) & (np.abs(relative.left) < 1.4) & walks[:, None]).any(
+            axis=2
+        )
     return masks
 
 

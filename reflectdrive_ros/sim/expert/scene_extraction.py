@@ -2,7 +2,7 @@
 
 The ego's state differs from the log: the car is wider, has a small offset from the lane's centre, a small heading
 error and a slightly different speed, and its last two seconds are consistent with that. A displaced ego has a large
-offset and heading error: a planner in closed loop gets there by its own errors, and has to learn the way back.
+offset and heading error: a planner in closed loop gets there by its own errors, and has to learn to return.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from functools import cached_property
 
 import numpy as np
 
-from ... import geometry, kinematics
-from ...config import VehicleConfig
+from ...core import geometry, kinematics
+from ...core.config import VehicleConfig
+from ...core.domain import Array, Command, EgoState
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS, NOW, DrivingScene, Tracks
-from ...domain import Array, Command, EgoState
+from ...maps.roads import RoadError
 from ...scoring import areas as areas_of_map
 from ...scoring.areas import MapAreas
 from ...scoring.scorer import Reference, Scene
 from ...scoring.simulate import STEPS
 from .. import instructions, local_map
 from ..network import routing, towns
-from ..network.roads import RoadError
 from ..traffic import scripted_actors
 from ..traffic.actors import Lamp
 from ..traffic.scripted_actors import ScriptedActor
@@ -32,19 +32,19 @@ STEP_NS = 100_000_000
 OFFSET_M, HEADING_RAD, SPEED_SHARE = 0.22, 0.025, 0.06  # standard deviations from the log
 DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD = 0.8, 0.2  # of a displaced ego
 MAX_OFFSET_M, MAX_HEADING_RAD = 2.0, 0.6  # largest of a displaced ego
-SLOWED = 0.2, 1.1  # its speed, as a share of the recorded car's: a car that is lost is slow
+SLOWED = 0.2, 1.1  # its speed, as a share of the recorded car's: a displaced car is slow
 ACTOR_RANGE_M = 90.0  # agents that never come closer are left out
 MAX_ACTORS = 64
-MIN_ROUTE_EDGES = 4  # a route that ends sooner is drawn on
+MIN_ROUTE_EDGES = 4  # a route that ends sooner is extended
 MIN_ROUTE_AHEAD_M = 60.0  # of route that a scene needs at least
 TAG_COMMANDS = {"turn_left": Command.LEFT, "turn_right": Command.RIGHT}
 MATCH_STEPS = 150  # steps of the log ahead that determine which lap of its route a car is on
 REACHED_S, REACHED_M = 4.0, 30.0  # a plan reaches about the distance at the present speed and that of accelerating
-DIFFERENCE_STEPS = 3  # over which rates are taken
+DIFFERENCE_STEPS = 3  # over which rates are computed
 
 
 class NoScene(ValueError):
-    """A moment makes no scene; the message is the name under which that is counted."""
+    """A moment is not a usable scene; the message is the reason under which it is counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def extract_scene(
     ):
         raise NoScene("turn_not_commanded")  # at a corner with a single continuation there is no turn command
     reach_m = min(REACHED_S * abs(state.speed_mps) + REACHED_M, areas_of_map.REACH_M)
-    areas = local_map.areas(log.road_map, map_from_ego, keys, reach_m=reach_m)  # last: preparing it costs most
+    areas = local_map.areas(log.road_map, map_from_ego, keys, reach_m=reach_m)  # last: the most expensive step
     if off_road(areas, geometry.box_corners(box, size)):
         raise NoScene("off_road_start")
     lanes = [log.road_map.lanes[key] for key in keys]
@@ -142,8 +142,8 @@ def _perturb_ego(
     offset, turned, faster = generator.normal(0.0, (OFFSET_M, HEADING_RAD, SPEED_SHARE)).clip(-0.5, 0.5)
     if displaced_share > 0.0 and generator.random() < displaced_share:
         limits = MAX_OFFSET_M, MAX_HEADING_RAD
-        drawn = generator.normal(0.0, (DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD))
-        offset, turned = drawn.clip(np.negative(limits), limits)
+        displacement = generator.normal(0.0, (DISPLACED_OFFSET_M, DISPLACED_HEADING_RAD))
+        offset, turned = displacement.clip(np.negative(limits), limits)
         faster = generator.uniform(*SLOWED) - 1.0
     window = slice(step - HISTORY_STEPS, step + 1)
     centers, speeds = log.poses[window, ego].astype(float), log.speeds_mps[window, ego].astype(float)
@@ -204,7 +204,7 @@ def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
     edges = log.edges[ego]
     lanes = [log.road_map.lanes[key] for key in log.lane[step : step + MATCH_STEPS, ego].tolist() if key >= 0]
     met = [lane.edge for lane in lanes if lane.across_junction is None]
-    driven = [edge for place, edge in enumerate(met) if place == 0 or met[place - 1] != edge]
+    driven = [edge for index, edge in enumerate(met) if index == 0 or met[index - 1] != edge]
     if not driven:
         raise NoScene("route_unknown")
 
@@ -219,30 +219,33 @@ def _edges_ahead(log: TrafficLog, step: int, ego: int) -> tuple[str, ...]:
 
 
 def _actor_tracks(log: TrafficLog, step: int, ego: int, map_from_ego: Array, scripted: ScriptedActor | None) -> Tracks:
-    """All actors that come near, relative to the ego's present place; a scripted actor comes last."""
+    """All actors that come near, relative to the ego's present pose; a scripted actor comes last."""
     window = slice(step - HISTORY_STEPS, step + FUTURE_STEPS + 1)
     poses = log.poses[window].transpose(1, 0, 2)  # (N, 71, 3)
     present = np.isfinite(poses[..., 0])
     present[ego] = False
     if scripted is not None and scripted.replaces_row is not None:
         present[scripted.replaces_row] = False
-    way = np.where(present, np.hypot(poses[..., 0] - map_from_ego[0], poses[..., 1] - map_from_ego[1]), np.inf)
-    nearest = way.min(axis=1)
+    distance_m = np.where(present, np.hypot(poses[..., 0] - map_from_ego[0], poses[..., 1] - map_from_ego[1]), np.inf)
+    nearest = distance_m.min(axis=1)
     near = np.argsort(nearest, kind="stable")[: MAX_ACTORS - 1]
     near = np.sort(near[nearest[near] < ACTOR_RANGE_M])
     there, speeds = present[near], log.speeds_mps[window].T[near]
-    places, sizes, kinds = poses[near], log.sizes[near][:, :2], log.kinds[near]
+    near_poses, sizes, kinds = poses[near], log.sizes[near][:, :2], log.kinds[near]
     if scripted is not None:
-        _check_scripted_overlap(scripted, places, there, sizes, speeds)
-        places, there = np.concatenate([places, scripted.poses[None]]), np.concatenate([there, scripted.present[None]])
+        _check_scripted_overlap(scripted, near_poses, there, sizes, speeds)
+        near_poses, there = (
+            np.concatenate([near_poses, scripted.poses[None]]),
+            np.concatenate([there, scripted.present[None]]),
+        )
         sizes, speeds = (
             np.concatenate([sizes, scripted.size[None, :2]]),
             np.concatenate([speeds, scripted.speeds_mps[None]]),
         )
         kinds = np.append(kinds, scripted.kind)
-    seen = geometry.compose(geometry.invert(map_from_ego), np.where(there[..., None], places, 0.0))
+    poses_ego = geometry.compose(geometry.invert(map_from_ego), np.where(there[..., None], near_poses, 0.0))
     return Tracks(
-        poses=np.where(there[..., None], seen, 0.0),
+        poses=np.where(there[..., None], poses_ego, 0.0),
         speeds_mps=np.where(there, speeds, 0.0),
         present=there,
         sizes=sizes,
@@ -266,11 +269,11 @@ def _red_light_distance(log: TrafficLog, step: int, keys: list[int], line: Array
     """Metres from the rear axle along the route to the first stop line that is red now or in a second."""
     on_route = set(keys)
     (here,), _ = geometry.project(line, map_from_ego[None, :2])
-    ways = []
+    distances_m = []
     red = (log.lamps[[step, step + 10]] == Lamp.RED).any(axis=0)
     for index in np.flatnonzero(red).tolist():
         signal = log.road_map.signals[index]
         if signal.lane in on_route and on_route.intersection(signal.connectors):
             (there,), _ = geometry.project(line, signal.stop_line.mean(axis=0)[None])
-            ways.append(float(there - here))
-    return min((way for way in ways if way > 0.0), default=None)
+            distances_m.append(float(there - here))
+    return min((distance_m for distance_m in distances_m if distance_m > 0.0), default=None)

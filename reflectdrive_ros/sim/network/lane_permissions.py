@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .roads import RoadMap
+from ...maps.roads import RoadMap
 
 MAX_TRIES = 4  # a sampled walk may end early at the end of a sidewalk
 CROSSING_WEIGHT = 4.0  # of walking on over a zebra crossing, relative to turning at a corner
@@ -26,10 +26,10 @@ def restrict_to_bicycles(road_map: RoadMap) -> RoadMap:
     ):
         if f"{start}_{start_lane}" in bicycle_lanes and f"{end}_{end_lane}" in bicycle_lanes:
             pairs.add((start, end))
-    after = {edge: [to for to in ways if (edge, to) in pairs] for edge, ways in road_map.edges_after.items()}
-    while dead := {to for ways in after.values() for to in ways if not after[to]}:
-        after = {edge: [to for to in ways if to not in dead] for edge, ways in after.items()}
-    return replace(road_map, edges_after={edge: tuple(ways) for edge, ways in after.items()})
+    after = {edge: [to for to in targets if (edge, to) in pairs] for edge, targets in road_map.edges_after.items()}
+    while dead := {to for targets in after.values() for to in targets if not after[to]}:
+        after = {edge: [to for to in targets if to not in dead] for edge, targets in after.items()}
+    return replace(road_map, edges_after={edge: tuple(targets) for edge, targets in after.items()})
 
 
 def _allows_bicycles(rule: str) -> bool:
@@ -90,7 +90,7 @@ class Sidewalks:
         room = np.array(list(self.lengths_m.values()))
         edge = edges[int(generator.choice(len(edges), p=room / room.sum()))]
         forward = generator.random() < 0.5
-        way, walked_m = [edge], self.lengths_m[edge]
+        walk, walked_m = [edge], self.lengths_m[edge]
         while walked_m < length_m:
             here = (self.corner_after if forward else self.corner_before)[edge]
             choices = [
@@ -103,6 +103,6 @@ class Sidewalks:
                 break
             wish = np.array([1.0 if corner == here else CROSSING_WEIGHT for _, _, corner in choices])
             edge, forward, _ = choices[int(generator.choice(len(choices), p=wish / wish.sum()))]
-            way.append(edge)
+            walk.append(edge)
             walked_m += self.lengths_m[edge]
-        return tuple(way), walked_m
+        return tuple(walk), walked_m

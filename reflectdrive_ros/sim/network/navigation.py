@@ -12,9 +12,9 @@ from functools import cached_property, lru_cache
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from .roads import RoadError, RoadLane, RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadError, RoadLane, RoadMap
 
 BEHIND_M = 30.0
 AHEAD_M = 250.0
@@ -44,7 +44,7 @@ class EgoRoute:
         return self.road_map.lanes[self.lanes[-1]].edge
 
     def project(self, at_m: float, point: Array, behind_m: float = 5.0, ahead_m: float = 40.0) -> tuple[float, float]:
-        """Arc length and signed offset (left positive) of a point near a known arc length `at_m`."""
+        """Arc length and signed offset (left positive) of a point near the arc length `at_m`."""
         first = max(0, int(np.searchsorted(self.along_m, at_m - behind_m, side="right")) - 1)
         last = max(first + 2, int(np.searchsorted(self.along_m, at_m + ahead_m)) + 1)
         (along,), (offset,) = geometry.project(self.line[first:last], np.asarray(point, float)[None, :2])
@@ -92,8 +92,10 @@ class EgoRoute:
     def local_limits_mps(self, at_m: float) -> Array:
         """(L,) speed limit from each point of `local_line` on."""
         ends, inner = self._local_part(at_m)
-        places_m = np.concatenate([ends[:1], self.along_m[inner], ends[1:]])
-        return np.asarray(self._limits_mps[np.maximum(np.searchsorted(self.starts_m, places_m, side="right") - 1, 0)])
+        arc_lengths_m = np.concatenate([ends[:1], self.along_m[inner], ends[1:]])
+        return np.asarray(
+            self._limits_mps[np.maximum(np.searchsorted(self.starts_m, arc_lengths_m, side="right") - 1, 0)]
+        )
 
     def ends_within(self, at_m: float) -> bool:
         """Whether the last point of `local_line` is the end of the whole route."""
@@ -123,12 +125,12 @@ def extend_route(route: EgoRoute, edges: Sequence[str]) -> EgoRoute:
     """The route with more edges at its end; the first of them is the route's last. Raises RoadError likewise."""
     path = lane_path(route.road_map, route.lanes[-1], edges)
     cut_m = float(route.starts_m[-1])
-    kept = route.line[route.along_m < cut_m - 0.01]
+    line_before = route.line[route.along_m < cut_m - 0.01]
     line, starts_m = _line(route.road_map, path, 0.0)
     return _assemble_route(
         route.road_map,
         (*route.lanes[:-1], *path),
-        np.concatenate([kept, line]),
+        np.concatenate([line_before, line]),
         np.concatenate([route.starts_m[:-1], starts_m + cut_m]),
     )
 
@@ -137,8 +139,8 @@ def _assemble_route(road_map: RoadMap, lanes: Sequence[int], points: Array, star
     dense = shapely.get_coordinates(shapely.segmentize(shapely.LineString(points), MAX_SPACING_M))
     line = geometry.drop_reversals(dense, 0.05)
     # Dropped points shorten the line by centimetres: scale the lane starts to its length.
-    drawn, kept = geometry.arc_lengths(dense), geometry.arc_lengths(line)
-    return EgoRoute(road_map, tuple(lanes), starts_m * (kept[-1] / drawn[-1]), line, kept)
+    dense_along_m, along_m = geometry.arc_lengths(dense), geometry.arc_lengths(line)
+    return EgoRoute(road_map, tuple(lanes), starts_m * (along_m[-1] / dense_along_m[-1]), line, along_m)
 
 
 def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple[int, ...]:
@@ -154,9 +156,11 @@ def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple
     for edge, after in zip(edges[-2::-1], edges[:0:-1], strict=True):
         leaving = {}
         for key in lanes_by_edge(road_map)[edge]:
-            ways = [(costs[chain[-1]], chain) for chain in _junction_chains(road_map, key, after) if chain[-1] in costs]
-            if ways:
-                leaving[key] = min(ways)
+            options = [
+                (costs[chain[-1]], chain) for chain in _junction_chains(road_map, key, after) if chain[-1] in costs
+            ]
+            if options:
+                leaving[key] = min(options)
         if not leaving:
             raise RoadError(f"no lane of road {edge} of {road_map.name} leads to road {after}")
         onwards.append(leaving)
@@ -177,10 +181,10 @@ def lane_path(road_map: RoadMap, start_lane: int, edges: Sequence[str]) -> tuple
 @lru_cache(maxsize=4)
 def lanes_by_edge(road_map: RoadMap) -> Mapping[str, tuple[int, ...]]:
     """Lane keys by edge, connectors included."""
-    found: dict[str, list[int]] = {}
+    keys_by_edge: dict[str, list[int]] = {}
     for key, lane in road_map.lanes.items():
-        found.setdefault(lane.edge, []).append(key)
-    return {edge: tuple(keys) for edge, keys in found.items()}
+        keys_by_edge.setdefault(lane.edge, []).append(key)
+    return {edge: tuple(keys) for edge, keys in keys_by_edge.items()}
 
 
 def _count_lane_changes(one: RoadLane, other: RoadLane) -> float:
@@ -189,17 +193,17 @@ def _count_lane_changes(one: RoadLane, other: RoadLane) -> float:
 
 def _junction_chains(road_map: RoadMap, key: int, edge: str) -> list[tuple[int, ...]]:
     """Lane chains from a road lane across the junction to an edge: connectors, then the lane on the edge."""
-    found: list[tuple[int, ...]] = []
+    chains: list[tuple[int, ...]] = []
     todo: list[tuple[int, ...]] = [(after,) for after in road_map.lanes[key].lane.successors]
     while todo:
         chain = todo.pop()
         lane = road_map.lanes[chain[-1]]
         if lane.across_junction is None:
             if lane.edge == edge:
-                found.append(chain)
+                chains.append(chain)
         elif len(chain) < 8:  # a junction's lanes are short chains
             todo.extend((*chain, after) for after in lane.lane.successors)
-    return sorted(found)
+    return sorted(chains)
 
 
 # --- the line ---------------------------------------------------------------------------------------------------------
@@ -208,8 +212,8 @@ def _junction_chains(road_map: RoadMap, key: int, edge: str) -> list[tuple[int, 
 def _line(road_map: RoadMap, path: Sequence[int], begin_m: float) -> tuple[Array, Array]:
     """(L, 2) along a path of lanes, and (K,) the arc length at which each starts."""
     pieces, starts, at = [], [], 0.0
-    for place, stretch in enumerate(_group_lane_changes(road_map, path)):
-        piece = _lane_change_line(road_map, stretch, begin_m if place == 0 else JUNCTION_EXIT_M)
+    for group, stretch in enumerate(_group_lane_changes(road_map, path)):
+        piece = _lane_change_line(road_map, stretch, begin_m if group == 0 else JUNCTION_EXIT_M)
         pieces.append(piece)
         starts += [at] * len(stretch)
         at += float(geometry.arc_lengths(piece)[-1])

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from .roads import RoadError, RoadMap, RoadType, Turn
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadError, RoadMap, RoadType, Turn
 
 BEHIND_M = 30.0
 AHEAD_M = 150.0
@@ -51,15 +51,15 @@ def _routing_graph(road_map: RoadMap) -> _RoutingGraph:
     connections: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {}
     turns: dict[tuple[str, str], Turn] = {}
     for key, lane in lanes.items():
-        found = []
+        lane_connections = []
         for first in lane.lane.successors:
             crossed = [first]
             while lanes[crossed[-1]].across_junction is not None and lanes[crossed[-1]].lane.successors:
                 crossed.append(lanes[crossed[-1]].lane.successors[0])
             if lanes[crossed[-1]].across_junction is None:
-                found.append((tuple(crossed[:-1]), crossed[-1]))
+                lane_connections.append((tuple(crossed[:-1]), crossed[-1]))
                 turns.setdefault((lane.edge, lanes[crossed[-1]].edge), lanes[first].turn)
-        connections[key] = tuple(found)
+        connections[key] = tuple(lane_connections)
     return _RoutingGraph(
         edge_lanes={edge: tuple(sorted(keys, key=lambda key: lanes[key].index)) for edge, keys in edge_lanes.items()},
         edge_length_m={
@@ -82,28 +82,28 @@ def random_walk(
     Turns are more frequent than in real traffic, so that routes differ; U-turns are rare where there is a choice.
     Roads of RARE_ROAD_TYPES are `rare_road_weight` times as likely. Raises RoadError for a start that is no road edge.
     """
-    ways = _routing_graph(road_map)
+    graph = _routing_graph(road_map)
     if start_edge is None:
-        names = sorted(ways.edge_lanes)
+        names = sorted(graph.edge_lanes)
         start_edge = names[int(generator.integers(len(names)))]
-    if start_edge not in ways.edge_lanes:
+    if start_edge not in graph.edge_lanes:
         raise RoadError(f"{road_map.name} has no road edge '{start_edge}' to start from")
-    walk, walked_m = [start_edge], ways.edge_length_m[start_edge]
+    walk, walked_m = [start_edge], graph.edge_length_m[start_edge]
     while walked_m < length_m and (after := road_map.edges_after[walk[-1]]):
-        wishes = np.array([_edge_weight(ways, road_map, walk, edge, rare_road_weight) for edge in after])
+        wishes = np.array([_edge_weight(graph, road_map, walk, edge, rare_road_weight) for edge in after])
         walk.append(after[int(generator.choice(len(after), p=wishes / wishes.sum()))])
-        walked_m += ways.edge_length_m[walk[-1]]
+        walked_m += graph.edge_length_m[walk[-1]]
     return tuple(walk)
 
 
 def _edge_weight(
-    ways: _RoutingGraph, road_map: RoadMap, walk: Sequence[str], edge: str, rare_road_weight: float
+    graph: _RoutingGraph, road_map: RoadMap, walk: Sequence[str], edge: str, rare_road_weight: float
 ) -> float:
     """Sampling weight of `edge` as the next edge of a walk; low inside a roundabout just driven through."""
-    road_type = road_map.lanes[ways.edge_lanes[edge][0]].road_type
+    road_type = road_map.lanes[graph.edge_lanes[edge][0]].road_type
     around = road_type is RoadType.ROUNDABOUT and edge in walk[-12:]
     liked = 0.02 if around else rare_road_weight if road_type in RARE_ROAD_TYPES else 1.0
-    return TURN_WEIGHTS[ways.turns.get((walk[-1], edge), Turn.STRAIGHT)] * liked
+    return TURN_WEIGHTS[graph.turns.get((walk[-1], edge), Turn.STRAIGHT)] * liked
 
 
 def line_ahead(
@@ -115,38 +115,38 @@ def line_ahead(
     changes are gradual. The lane's own edge may come first in `edges_ahead` or be left out. After the last edge the
     line follows the road. Raises RoadError if the edges cannot be reached from that lane.
     """
-    ways = _routing_graph(road_map)
+    graph = _routing_graph(road_map)
     (at,), _ = geometry.project(road_map.lanes[lane_key].lane.centerline, np.asarray(point_xy, float)[None])
-    path = _plan_lanes(road_map, ways, lane_key, _remaining_edges(road_map, ways, lane_key, edges_ahead), float(at))
+    path = _plan_lanes(road_map, graph, lane_key, _remaining_edges(road_map, graph, lane_key, edges_ahead), float(at))
     return path, _reference_line(road_map, path, float(at))
 
 
-def _remaining_edges(road_map: RoadMap, ways: _RoutingGraph, lane_key: int, edges: Sequence[str]) -> list[str]:
+def _remaining_edges(road_map: RoadMap, graph: _RoutingGraph, lane_key: int, edges: Sequence[str]) -> list[str]:
     """The edges after the lane's own; for a connector lane, from the edge that it leads to."""
     lane = road_map.lanes[lane_key]
     if lane.across_junction is None:
         return list(edges[1:] if edges and edges[0] == lane.edge else edges)
-    beyond = {road_map.lanes[end].edge for _, end in ways.connections[lane_key]}
+    beyond = {road_map.lanes[end].edge for _, end in graph.connections[lane_key]}
     first = next((index for index, edge in enumerate(edges) if edge in beyond), 0)
     return list(edges[first:])
 
 
-def _plan_lanes(road_map: RoadMap, ways: _RoutingGraph, start: int, edges: Sequence[str], at_m: float) -> list[int]:
+def _plan_lanes(road_map: RoadMap, graph: _RoutingGraph, start: int, edges: Sequence[str], at_m: float) -> list[int]:
     """Cheapest lanes along the edges, by dynamic programming from the last edge; a change steps to an adjacent lane."""
     rows, lengths_m = [_adjacent_lanes(road_map, start)], [_lane_length(road_map, start) - at_m]
     for edge in edges:
         if sum(lengths_m) > AHEAD_M + LOOKAHEAD_M:
             break
-        rows.append(ways.edge_lanes.get(edge, ()))
-        lengths_m.append(ways.edge_length_m.get(edge, 0.0))
+        rows.append(graph.edge_lanes.get(edge, ()))
+        lengths_m.append(graph.edge_length_m.get(edge, 0.0))
     # A lane without successors is allowed as the last one, at a high cost.
-    keep: dict[int, float] = {key: 0.0 if ways.connections[key] else DEAD_END_COST for key in rows[-1]}
+    keep: dict[int, float] = {key: 0.0 if graph.connections[key] else DEAD_END_COST for key in rows[-1]}
     steps: list[dict[int, tuple[tuple[int, ...], int]]] = [{}]
     enter = [_lane_change_costs(road_map, rows[-1], keep, lengths_m[-1])]
     for row, length_m in zip(rows[-2::-1], lengths_m[-2::-1], strict=True):
         keep, step = {}, {}
         for key in row:
-            options = [(enter[0][end][0], crossed, end) for crossed, end in ways.connections[key] if end in enter[0]]
+            options = [(enter[0][end][0], crossed, end) for crossed, end in graph.connections[key] if end in enter[0]]
             if options:
                 keep[key], crossed, end = min(options)
                 step[key] = (crossed, end)
@@ -161,15 +161,15 @@ def _plan_lanes(road_map: RoadMap, ways: _RoutingGraph, start: int, edges: Seque
         if step:
             crossed, end = step[path[-1]]
             path += [*crossed, end]
-    return _fit_to_horizon(road_map, ways, path, at_m)
+    return _fit_to_horizon(road_map, graph, path, at_m)
 
 
 def _adjacent_lanes(road_map: RoadMap, key: int) -> tuple[int, ...]:
     """The lane and all lanes that lane changes reach from it."""
-    found = [key]
-    for lane in found:
-        found += [other for other in road_map.lanes[lane].lane.beside if other not in found]
-    return tuple(found)
+    keys = [key]
+    for lane in keys:
+        keys += [other for other in road_map.lanes[lane].lane.adjacent if other not in keys]
+    return tuple(keys)
 
 
 def _lane_length(road_map: RoadMap, key: int) -> float:
@@ -198,33 +198,33 @@ def _lanes_between(road_map: RoadMap, one: int, other: int) -> list[int]:
     passed: list[int] = []
     while one != other:
         ahead = 1 if road_map.lanes[other].index > road_map.lanes[one].index else -1
-        wanted = road_map.lanes[one].index + ahead
-        one = next(key for key in road_map.lanes[one].lane.beside if road_map.lanes[key].index == wanted)
+        next_index = road_map.lanes[one].index + ahead
+        one = next(key for key in road_map.lanes[one].lane.adjacent if road_map.lanes[key].index == next_index)
         passed.append(one)
     return passed
 
 
-def _fit_to_horizon(road_map: RoadMap, ways: _RoutingGraph, path: Sequence[int], at_m: float) -> list[int]:
+def _fit_to_horizon(road_map: RoadMap, graph: _RoutingGraph, path: Sequence[int], at_m: float) -> list[int]:
     """The path cut at AHEAD_M, or extended straight on to it."""
-    kept, ahead_m = [path[0]], _lane_length(road_map, path[0]) - at_m
+    fitted, ahead_m = [path[0]], _lane_length(road_map, path[0]) - at_m
     for before, key in pairwise(path):
-        changed = key in road_map.lanes[before].lane.beside
+        changed = key in road_map.lanes[before].lane.adjacent
         if ahead_m > AHEAD_M and not changed:
-            return kept
-        kept.append(key)
+            return fitted
+        fitted.append(key)
         ahead_m += 0.0 if changed else _lane_length(road_map, key)
     while ahead_m <= AHEAD_M:
-        options = ways.connections[kept[-1]]
+        options = graph.connections[fitted[-1]]
         if not options:  # the lane ends: change to an adjacent lane with a successor
-            going_on = [key for key in road_map.lanes[kept[-1]].lane.beside if ways.connections[key]]
+            going_on = [key for key in road_map.lanes[fitted[-1]].lane.adjacent if graph.connections[key]]
             if not going_on:
                 break
-            kept.append(going_on[0])
+            fitted.append(going_on[0])
             continue
         crossed, end = min(options, key=lambda option: (_turn_of(road_map, option[0]), option[1]))
-        kept += [*crossed, end]
+        fitted += [*crossed, end]
         ahead_m += sum(_lane_length(road_map, key) for key in (*crossed, end))
-    return kept
+    return fitted
 
 
 def _turn_of(road_map: RoadMap, crossed: Sequence[int]) -> Turn:
@@ -247,10 +247,10 @@ def _reference_line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Arra
     for segment in segments:
         length_m = float(geometry.arc_lengths(segment)[-1])
         at = np.linspace(0.0, length_m, max(int(np.ceil(length_m / SPACING_M)) + 1, 2))
-        places = _interpolate(segment, at)
-        steps = np.gradient(places, axis=0)
+        positions = _interpolate(segment, at)
+        steps = np.gradient(positions, axis=0)
         once = slice(1 if points else 0, None)  # a segment starts beside the end of the previous one
-        points.append(places[once])
+        points.append(positions[once])
         headings.append(np.arctan2(steps[once, 1], steps[once, 0]))
         along.append(from_m + at[once])
         offset_m.append(np.zeros(len(at[once])))
@@ -264,8 +264,8 @@ def _reference_line(road_map: RoadMap, path: Sequence[int], at_m: float) -> Arra
     heading, sideways = np.concatenate(headings), np.concatenate(offset_m)
     line = np.concatenate(points) + sideways[:, None] * np.stack([-np.sin(heading), np.cos(heading)], axis=-1)
     line = geometry.distinct_points(line, closer_than=0.05)
-    wanted = behind_m + at_m + np.arange(-BEHIND_M, AHEAD_M + SPACING_M / 2, SPACING_M)
-    points_m = _interpolate(line, wanted[(wanted >= 0.0) & (wanted <= geometry.arc_lengths(line)[-1])])
+    samples_m = behind_m + at_m + np.arange(-BEHIND_M, AHEAD_M + SPACING_M / 2, SPACING_M)
+    points_m = _interpolate(line, samples_m[(samples_m >= 0.0) & (samples_m <= geometry.arc_lengths(line)[-1])])
     steps = np.gradient(points_m, axis=0)
     return np.column_stack([points_m, np.arctan2(steps[:, 1], steps[:, 0])])
 
@@ -282,11 +282,11 @@ def _segments(road_map: RoadMap, path: Sequence[int], at_m: float) -> tuple[list
     segments, jumps = [lanes[path[0]].lane.centerline], []
     from_m, key = at_m, path[0]
     for index, other in enumerate(path[1:], start=1):
-        if other not in lanes[path[index - 1]].lane.beside:
+        if other not in lanes[path[index - 1]].lane.adjacent:
             segments[-1] = np.concatenate([segments[-1], lanes[other].lane.centerline])
             from_m, key = 0.0, other
             continue
-        if index + 1 < len(path) and path[index + 1] in lanes[other].lane.beside:
+        if index + 1 < len(path) and path[index + 1] in lanes[other].lane.adjacent:
             continue  # one long change over several lanes
         one, new = lanes[key].lane, lanes[other].lane
         length_m = float(geometry.arc_lengths(one.centerline)[-1])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
 
 KMH = 1 / 3.6
 LIMITS_KMH = (30, 40, 50, 60, 70, 80)
@@ -43,7 +43,7 @@ def sample_winding_curve(start: Array, stop: Array, generator: np.random.Generat
     """A road whose curves need a lateral acceleration of WINDING_MPS2 at its speed limit, and that limit."""
     length = float(np.hypot(*(stop - start)))
     limit_mps = int(generator.choice((30, 40) if length < 130 else (30, 40, 50))) * KMH
-    wanted = generator.uniform(*WINDING_MPS2) / limit_mps**2
+    target_curvature = generator.uniform(*WINDING_MPS2) / limit_mps**2
     wave_m = generator.uniform(4.6, 5.6) * limit_mps + 8.0
     t = np.linspace(0.0, 1.0, max(int(length / 1.5), 8))
     wave = (
@@ -53,7 +53,7 @@ def sample_winding_curve(start: Array, stop: Array, generator: np.random.Generat
     height = 3.0
     for _ in range(12):
         line = _offset_from_chord(start, stop, t, height * wave)
-        height *= float(np.clip(wanted / _max_curvature(line), 0.6, 1.6))
+        height *= float(np.clip(target_curvature / _max_curvature(line), 0.6, 1.6))
     return _offset_from_chord(start, stop, t, height * wave), limit_mps
 
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from .roads import RoadType
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadType
 from .street_lines import KMH, sample_gentle_curve, sample_winding_curve
 from .town_styles import KINDS, STYLES, Style
 
@@ -90,24 +90,24 @@ class StreetPlan:
 class _Draft:
     """A town being planned: positions by number, links between them, their kinds and road types."""
 
-    places: dict[int, Array]
+    nodes: dict[int, Array]
     links: list[tuple[int, int]]
     kinds: dict[tuple[int, int], str]
     road_types: dict[tuple[int, int], RoadType] = field(default_factory=dict)
     roundabouts: dict[int, float] = field(default_factory=dict)  # radius m
     dead_ends: list[int] = field(default_factory=list)
 
-    def links_at(self, place: int) -> list[tuple[int, int]]:
-        return [link for link in self.links if place in link]
+    def links_at(self, node: int) -> list[tuple[int, int]]:
+        return [link for link in self.links if node in link]
 
-    def bearings(self, place: int) -> Array:
+    def bearings(self, node: int) -> Array:
         """(N,) directions in which its links leave, in the order of `links_at`."""
-        others = np.array([self.places[sum(link) - place] for link in self.links_at(place)])
-        steps = others - self.places[place]
+        others = np.array([self.nodes[sum(link) - node] for link in self.links_at(node)])
+        steps = others - self.nodes[node]
         return np.asarray(np.arctan2(steps[:, 1], steps[:, 0]))
 
     def length(self, link: tuple[int, int]) -> float:
-        return float(np.hypot(*(self.places[link[0]] - self.places[link[1]])))
+        return float(np.hypot(*(self.nodes[link[0]] - self.nodes[link[1]])))
 
 
 def sample_plan(generator: np.random.Generator) -> StreetPlan:
@@ -127,7 +127,7 @@ def _sample_grid(style: Style, generator: np.random.Generator) -> _Draft:
     up = np.cumsum(generator.uniform(*style.spacing_m, rows))
     shake = 0.1 * style.spacing_m[0]
     turn = generator.uniform(-np.pi, np.pi)
-    places = {
+    nodes = {
         row * columns + column: geometry.rotate(
             np.array([across[column], up[row]]) + generator.uniform(-shake, shake, 2), turn
         )
@@ -139,20 +139,20 @@ def _sample_grid(style: Style, generator: np.random.Generator) -> _Draft:
     kind_of_row = generator.choice(names, rows, p=weights / weights.sum())
     kind_of_column = generator.choice(names, columns, p=weights / weights.sum())
     kinds = {}
-    for place in places:
-        row, column = divmod(place, columns)
+    for node in nodes:
+        row, column = divmod(node, columns)
         if column + 1 < columns:
-            kinds[place, place + 1] = str(kind_of_row[row])
+            kinds[node, node + 1] = str(kind_of_row[row])
         if row + 1 < rows:
-            kinds[place, place + columns] = str(kind_of_column[column])
+            kinds[node, node + columns] = str(kind_of_column[column])
     links = list(kinds)
     for index in generator.permutation(len(kinds)):
         link = list(kinds)[index]
         fewer = [other for other in links if other != link]
-        degrees = np.bincount(np.ravel(fewer), minlength=len(places))
-        if generator.random() < style.torn and degrees.min() >= 2 and _is_connected(len(places), fewer):
+        degrees = np.bincount(np.ravel(fewer), minlength=len(nodes))
+        if generator.random() < style.torn and degrees.min() >= 2 and _is_connected(len(nodes), fewer):
             links = fewer
-    return _Draft(places, links, {link: kinds[link] for link in links})
+    return _Draft(nodes, links, {link: kinds[link] for link in links})
 
 
 def _is_connected(count: int, links: Iterable[tuple[int, int]]) -> bool:
@@ -166,43 +166,43 @@ def _is_connected(count: int, links: Iterable[tuple[int, int]]) -> bool:
 
 def _add_dead_ends(draft: _Draft, generator: np.random.Generator) -> None:
     """Add one or two short dead-end streets that lead outwards, where there is room between the other links."""
-    middle = np.mean(list(draft.places.values()), axis=0)
+    middle = np.mean(list(draft.nodes.values()), axis=0)
     rooms = []
-    for place in draft.places:
-        bearings = np.sort(draft.bearings(place))
+    for node in draft.nodes:
+        bearings = np.sort(draft.bearings(node))
         gaps = np.diff(np.concatenate([bearings, bearings[:1] + 2 * np.pi]))
         widest = int(np.argmax(gaps))
-        way = bearings[widest] + gaps[widest] / 2
-        outward = draft.places[place] - middle
-        if gaps[widest] > np.radians(130) and outward @ [np.cos(way), np.sin(way)] > 0:
-            rooms.append((place, way))
+        bearing = bearings[widest] + gaps[widest] / 2
+        outward = draft.nodes[node] - middle
+        if gaps[widest] > np.radians(130) and outward @ [np.cos(bearing), np.sin(bearing)] > 0:
+            rooms.append((node, bearing))
     for index in generator.permutation(len(rooms))[: int(generator.integers(1, 3))]:
-        place, way = rooms[index]
-        end = len(draft.places)
+        node, bearing = rooms[index]
+        end = len(draft.nodes)
         reach = generator.uniform(55, 95)
-        draft.places[end] = draft.places[place] + reach * np.array([np.cos(way), np.sin(way)])
-        draft.links.append((place, end))
-        draft.kinds[place, end] = "lane" if generator.random() < 0.6 else "street"
-        draft.road_types[place, end] = RoadType.DEAD_END
+        draft.nodes[end] = draft.nodes[node] + reach * np.array([np.cos(bearing), np.sin(bearing)])
+        draft.links.append((node, end))
+        draft.kinds[node, end] = "lane" if generator.random() < 0.6 else "street"
+        draft.road_types[node, end] = RoadType.DEAD_END
         draft.dead_ends.append(end)
 
 
 def _choose_roundabouts(draft: _Draft, style: Style, generator: np.random.Generator) -> None:
     """Turn junctions with three or more well separated links into roundabouts; their boulevards become avenues."""
-    wanted = int(generator.integers(style.roundabouts[0], style.roundabouts[1] + 1))
-    candidates = [place for place in draft.places if len(draft.links_at(place)) >= 3]
+    target_count = int(generator.integers(style.roundabouts[0], style.roundabouts[1] + 1))
+    candidates = [node for node in draft.nodes if len(draft.links_at(node)) >= 3]
     order = [candidates[index] for index in generator.permutation(len(candidates))]
-    for place in sorted(order, key=lambda place: _smallest_angle(draft.bearings(place)) < np.radians(60)):
-        if len(draft.roundabouts) == wanted:
+    for node in sorted(order, key=lambda node: _smallest_angle(draft.bearings(node)) < np.radians(60)):
+        if len(draft.roundabouts) == target_count:
             break
-        if any(tuple(sorted((place, other))) in draft.links for other in draft.roundabouts):
+        if any(tuple(sorted((node, other))) in draft.links for other in draft.roundabouts):
             continue
-        for link in draft.links_at(place):
+        for link in draft.links_at(node):
             if draft.kinds[link] == "boulevard":
                 draft.kinds[link] = "avenue"
-        two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place))
-        least_m = ARM_WIDTH_M[two] / (2 * np.sin(_smallest_angle(_spread_arms(draft.bearings(place))) / 2))
-        draft.roundabouts[place] = float(max(least_m, generator.uniform(*RING_RADIUS_M)))
+        two = any(draft.kinds[link] == "avenue" for link in draft.links_at(node))
+        least_m = ARM_WIDTH_M[two] / (2 * np.sin(_smallest_angle(_spread_arms(draft.bearings(node))) / 2))
+        draft.roundabouts[node] = float(max(least_m, generator.uniform(*RING_RADIUS_M)))
 
 
 def _smallest_angle(bearings: Array) -> float:
@@ -215,9 +215,9 @@ def _spread_arms(bearings: Array) -> Array:
     """Angles at which the arms of a roundabout meet its ring: the street bearings, pushed apart where too close."""
     order = np.argsort(bearings)
     angles = bearings[order]
-    wanted = MIN_ARM_ANGLE_RAD.get(len(angles), 0.85 * 2 * np.pi / len(angles))
+    min_angle = MIN_ARM_ANGLE_RAD.get(len(angles), 0.85 * 2 * np.pi / len(angles))
     for _ in range(60):
-        lacking = wanted - (np.roll(angles, -1) - angles + 2 * np.pi * (np.arange(len(angles)) == len(angles) - 1))
+        lacking = min_angle - (np.roll(angles, -1) - angles + 2 * np.pi * (np.arange(len(angles)) == len(angles) - 1))
         push = 0.25 * np.maximum(lacking, 0.0)
         angles = angles + np.roll(push, 1) - push
     spread = np.empty(len(angles))
@@ -253,7 +253,7 @@ def _choose_road_types(draft: _Draft, style: Style, generator: np.random.Generat
 
 
 def _straight_length(draft: _Draft, link: tuple[int, int]) -> float:
-    return draft.length(link) - sum(draft.roundabouts.get(place, 0.0) for place in link)
+    return draft.length(link) - sum(draft.roundabouts.get(node, 0.0) for node in link)
 
 
 # --- from the draft to streets ---------------------------------------------------------------------------------------
@@ -262,21 +262,21 @@ def _straight_length(draft: _Draft, link: tuple[int, int]) -> float:
 def _build_plan(draft: _Draft, style: Style, generator: np.random.Generator) -> StreetPlan:
     junctions: dict[str, Junction] = {}
     rings = []
-    joints: dict[tuple[int, int], str] = {}  # (place, other place) -> junction where the link begins
-    for place, at in draft.places.items():
-        others = [sum(link) - place for link in draft.links_at(place)]
-        bearings = draft.bearings(place)
-        if place in draft.roundabouts or place in draft.dead_ends:
-            ring, names = _build_ring(draft, place, bearings, generator)
+    joints: dict[tuple[int, int], str] = {}  # (node, other node) -> junction where the link begins
+    for node, at in draft.nodes.items():
+        others = [sum(link) - node for link in draft.links_at(node)]
+        bearings = draft.bearings(node)
+        if node in draft.roundabouts or node in draft.dead_ends:
+            ring, names = _build_ring(draft, node, bearings, generator)
             rings.append(ring)
             for name, angle in zip(ring.junctions, ring.angles, strict=True):
                 spot = ring.center + ring.radius_m * np.array([np.cos(angle), np.sin(angle)])
                 junctions[name] = Junction(spot, "priority", 6.0)
-            joints.update({(place, other): name for other, name in zip(others, names, strict=True)})
+            joints.update({(node, other): name for other, name in zip(others, names, strict=True)})
         else:
             control = _sample_control(style, len(others), generator)
-            junctions[f"n{place}"] = Junction(at, control, float(generator.uniform(*style.corner_m)))
-            joints.update({(place, other): f"n{place}" for other in others})
+            junctions[f"n{node}"] = Junction(at, control, float(generator.uniform(*style.corner_m)))
+            joints.update({(node, other): f"n{node}" for other in others})
     _add_lights(junctions, draft, generator)
     streets: list[Street] = []
     for number, link in enumerate(draft.links):
@@ -315,28 +315,28 @@ def _add_lights(junctions: dict[str, Junction], draft: _Draft, generator: np.ran
         return
     unlit = [
         name
-        for name, arms in ((f"n{place}", len(draft.links_at(place))) for place in draft.places)
+        for name, arms in ((f"n{node}", len(draft.links_at(node))) for node in draft.nodes)
         if name in junctions and arms > 2 and junctions[name].control != "traffic_light"
     ]
     for index in generator.permutation(len(unlit))[: MIN_TRAFFIC_LIGHTS - lit]:
         junctions[unlit[index]] = replace(junctions[unlit[index]], control="traffic_light")
 
 
-def _build_ring(draft: _Draft, place: int, bearings: Array, generator: np.random.Generator) -> tuple[Ring, list[str]]:
+def _build_ring(draft: _Draft, node: int, bearings: Array, generator: np.random.Generator) -> tuple[Ring, list[str]]:
     """The ring at a position, and the names of its junctions in the order of the bearings."""
-    dead_end = place in draft.dead_ends
-    two = any(draft.kinds[link] == "avenue" for link in draft.links_at(place)) and not dead_end
-    radius_m = LOOP_RADIUS_M if dead_end else draft.roundabouts[place]
+    dead_end = node in draft.dead_ends
+    two = any(draft.kinds[link] == "avenue" for link in draft.links_at(node)) and not dead_end
+    radius_m = LOOP_RADIUS_M if dead_end else draft.roundabouts[node]
     inner_m = radius_m - (1.8 if two else 0.0)
     width_m = 2 * (HALF_CAR_M + FRONT_M**2 / 2 / inner_m + (0.7 if dead_end else generator.uniform(0.15, 0.4)))
     order = np.argsort(bearings)
     angles = [float(angle) for angle in (bearings if dead_end else _spread_arms(bearings))[order]]
-    center = draft.places[place]
+    center = draft.nodes[node]
     if dead_end:  # the loop is beyond the end of its street; it has a second junction, because an edge joins two
         angles = [angles[0], angles[0] + np.pi]
-    names = [f"r{place}x{index}" for index in range(len(angles))]
+    names = [f"r{node}x{index}" for index in range(len(angles))]
     road_type = RoadType.DEAD_END if dead_end else RoadType.ROUNDABOUT
-    ring = Ring(f"r{place}", center, radius_m, tuple(angles), tuple(names), 2 if two else 1, width_m, road_type)
+    ring = Ring(f"r{node}", center, radius_m, tuple(angles), tuple(names), 2 if two else 1, width_m, road_type)
     return ring, [names[int(rank)] for rank in np.argsort(order)]
 
 
@@ -391,9 +391,9 @@ def _end_slopes(draft: _Draft, link: tuple[int, int], start: Array, stop: Array)
     """Slopes of a street to its chord at its ends: it meets a roundabout's ring at a right angle."""
     chord = np.arctan2(*(stop - start)[::-1])
     slopes = [0.0, 0.0]
-    for end, (place, outwards) in enumerate(zip(link, (start, draft.places[link[1]]), strict=True)):
-        if place in draft.roundabouts:
-            spoke = (outwards - draft.places[place]) if end == 0 else (outwards - stop)
+    for end, (node, outwards) in enumerate(zip(link, (start, draft.nodes[link[1]]), strict=True)):
+        if node in draft.roundabouts:
+            spoke = (outwards - draft.nodes[node]) if end == 0 else (outwards - stop)
             slopes[end] = float(np.tan(np.clip(geometry.wrap(np.arctan2(*spoke[::-1]) - chord), -0.6, 0.6)))
     return slopes[0], slopes[1]
 
@@ -428,17 +428,18 @@ def _make_one_way_streets(
 
 def _is_strongly_connected(streets: Sequence[Street], rings: Sequence[Ring]) -> bool:
     """Whether every direction of every street reaches every other without U-turns."""
-    ways = [(s.name, s.start, s.end) for s in streets]
-    ways += [(s.name, s.end, s.start) for s in streets if not s.one_way]
-    ways += [(f"{ring.name} {a}", a, b) for ring in rings for a, b in pairwise([*ring.junctions, ring.junctions[0]])]
+    edges = [(s.name, s.start, s.end) for s in streets]
+    edges += [(s.name, s.end, s.start) for s in streets if not s.one_way]
+    edges += [(f"{ring.name} {a}", a, b) for ring in rings for a, b in pairwise([*ring.junctions, ring.junctions[0]])]
     after = [
-        [other for other, (name, begin, _) in enumerate(ways) if begin == end and name != way] for way, _, end in ways
+        [index for index, (other, begin, _) in enumerate(edges) if begin == end and other != name]
+        for name, _, end in edges
     ]
-    before: list[list[int]] = [[] for _ in ways]
-    for way, others in enumerate(after):
-        for other in others:
-            before[other].append(way)
-    return all(len(_reachable(table)) == len(ways) for table in (after, before))
+    before: list[list[int]] = [[] for _ in edges]
+    for index, successors in enumerate(after):
+        for successor in successors:
+            before[successor].append(index)
+    return all(len(_reachable(table)) == len(edges) for table in (after, before))
 
 
 def _reachable(table: Sequence[Sequence[int]]) -> set[int]:

@@ -6,31 +6,18 @@ The same name and seed give the same network, byte for byte.
 from __future__ import annotations
 
 import hashlib
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 
-from ...domain import Array
-from .. import sumo
-from . import roads, u_turns
-from .roads import RoadError, RoadMap, RoadType
+from ...maps.roads import RoadMap, RoadType
+from ...maps.sumo_network import convert_network, metres_text, shape_text
 from .street_plan import Ring, Street, StreetPlan, sample_plan
 from .town_styles import KINDS
 
-NETCONVERT = (
-    "--offset.disable-normalization",
-    "--geometry.remove=false",
-    "--junctions.internal-link-detail=18",
-    "--junctions.limit-turn-speed=3.5",
-    "--precision=3",
-    "--no-warnings",
-    "--keep-edges.components=1",
-)
 TOWN_OPTIONS = (
     "--roundabouts.guess=false",  # the plan defines them
     "--junctions.corner-detail=6",
@@ -52,11 +39,6 @@ def make(name: str, seed: int, folder: Path) -> RoadMap:
     return convert_network(name, plain_xml(plan), folder, TOWN_OPTIONS)
 
 
-def network_file(folder: Path, name: str) -> Path:
-    """Where the SUMO network of a map or town is written: its name may be any text, so its hash is used."""
-    return folder / f"{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:16]}.net.xml"
-
-
 @lru_cache(maxsize=4)
 def town_hash(road_map: RoadMap) -> str:
     """Hash (16 hex digits) of the lane geometry in millimetres; names are not included."""
@@ -68,32 +50,10 @@ def town_hash(road_map: RoadMap) -> str:
     return digest.hexdigest()[:16]
 
 
-def convert_network(name: str, plain: Mapping[str, str], folder: Path, options: Sequence[str]) -> RoadMap:
-    """Convert plain XML (`nodes`, `edges`, `connections`, `types`) to a network in `folder` and read it back."""
-    folder.mkdir(parents=True, exist_ok=True)
-    net_file = network_file(folder, name)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        arguments = [*NETCONVERT, *options]
-        for kind, text in plain.items():
-            file = Path(scratch) / f"{kind}.xml"
-            file.write_text(f"<{kind}>\n{text}\n</{kind}>\n")
-            arguments.append(f"--{FILE_OPTIONS[kind]}={file}")
-        try:
-            net = sumo.convert(arguments, Path(scratch))
-        except sumo.SumoRefused as fault:
-            raise RoadError(f"{name} cannot be converted to a SUMO network: {fault}") from None
-    u_turns.redraw_u_turns(net)
-    ElementTree.ElementTree(net).write(net_file)
-    return roads.read(net_file, name)
-
-
-FILE_OPTIONS = {"nodes": "node-files", "edges": "edge-files", "connections": "connection-files", "types": "type-files"}
-
-
 def plain_xml(plan: StreetPlan) -> dict[str, str]:
     """A street plan in SUMO's plain XML."""
     nodes = [
-        f'<node id="{name}" x="{_metres_text(junction.at[0])}" y="{_metres_text(junction.at[1])}"'
+        f'<node id="{name}" x="{metres_text(junction.at[0])}" y="{metres_text(junction.at[1])}"'
         f' type="{junction.control}"'
         f' radius="{junction.corner_m:.1f}"/>'
         for name, junction in plan.junctions.items()
@@ -123,15 +83,6 @@ def plain_xml(plan: StreetPlan) -> dict[str, str]:
         "edges": "\n".join(edges),
         "connections": "\n".join(connections),
     }
-
-
-def _metres_text(metres: float) -> str:
-    return f"{metres:.3f}"
-
-
-def shape_text(line: Array) -> str:
-    """Points (V, 2) in SUMO's shape format."""
-    return " ".join(f"{_metres_text(x)},{_metres_text(y)}" for x, y in line)
 
 
 def _edge_xml(street: Street, *, backwards: bool) -> str:
@@ -174,10 +125,10 @@ def _lane_attributes(street: Street, *, backwards: bool) -> list[str]:
 
 def _forbid_u_turns(street: Street, plan: StreetPlan) -> list[str]:
     """Delete the U-turns that netconvert adds everywhere, except where the plan allows them."""
-    ways = ((street.end, street.name, f"-{street.name}"), (street.start, f"-{street.name}", street.name))
+    u_turns = ((street.end, street.name, f"-{street.name}"), (street.start, f"-{street.name}", street.name))
     return [
         f'<delete from="{one}" to="{other}"/>'
-        for junction, one, other in ways
+        for junction, one, other in u_turns
         if (street.name, junction) not in plan.turn_back
     ]
 

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 from ..traffic.actors import Actors, Shape
 from .polygons import Material, Polygons, Template, TemplateBuilder, gather_ranges, inset_quad
 
@@ -44,13 +44,13 @@ def build_actor_meshes(actors: Actors, time_s: float, lights_on: bool) -> Polygo
     wardrobe, sizes, poses = _template_library(), actors.sizes, actors.poses
     rows, begins = gather_ranges(wardrobe.first_polygon, _template_indices(actors, time_s))
     actor = np.repeat(np.arange(len(actors)), np.diff(begins))
-    places, first = gather_ranges(wardrobe.first, rows)
+    indices, first = gather_ranges(wardrobe.first, rows)
     of_point = np.repeat(actor, np.diff(first))
-    x, y, z = (wardrobe.points[places] * sizes[of_point]).T
+    x, y, z = (wardrobe.points[indices] * sizes[of_point]).T
     cos, sin = np.cos(poses[:, 2]), np.sin(poses[:, 2])
     c, s = cos[of_point], sin[of_point]
     points = np.stack([poses[of_point, 0] + c * x - s * y, poses[of_point, 1] + s * x + c * y, z], axis=1)
-    across = (sizes[:, [1, 0, 0]] * sizes[:, [2, 2, 1]])[actor]  # what stretching a body does to its normals
+    across = (sizes[:, [1, 0, 0]] * sizes[:, [2, 2, 1]])[actor]  # scale of the normals when a body is stretched
     x, y, z = (wardrobe.normals[rows] * across).T
     length = np.sqrt(x * x + y * y + z * z)
     scale = np.where(length > 1e-9, 1.0 / np.maximum(length, 1e-9), 0.0)
@@ -58,7 +58,7 @@ def build_actor_meshes(actors: Actors, time_s: float, lights_on: bool) -> Polygo
     slot = wardrobe.slot[rows]
     return Polygons(
         points,
-        wardrobe.billboard[places] * sizes[of_point, 1],
+        wardrobe.billboard[indices] * sizes[of_point, 1],
         first,
         np.stack([(c * x - s * y) * scale, (s * x + c * y) * scale, z * scale], axis=1),
         albedo[actor, slot],
@@ -78,7 +78,7 @@ def _hash_ids(ids: Array, salt: int) -> Array:
 
 
 def _template_indices(actors: Actors, time_s: float) -> Array:
-    """(A,) which template of the wardrobe each wears."""
+    """(A,) index of each actor's template."""
     models = _template_library().of_shape[actors.shapes]
     models[actors.shapes == Shape.CAR] += (_hash_ids(actors.ids, 1) % len(_CARS))[actors.shapes == Shape.CAR]
     walking = np.isin(actors.shapes, _WALKING)
@@ -175,7 +175,7 @@ def _template_library() -> _TemplateLibrary:
 def _car(phase: int, waist: float, cabin: tuple[float, float, float, float], bonnet: float) -> Template:
     """`cabin`: where the rear window begins and the roof begins and ends and the windscreen ends, along the length."""
     s = TemplateBuilder()
-    s.box((-0.47, 0.47), (-0.44, 0.44), (0.06, 0.24), TYRE, (0, 0))  # the dark underneath
+    s.box((-0.47, 0.47), (-0.44, 0.44), (0.06, 0.24), TYRE, (0, 0))  # dark underside
     profile = [(-0.5, 0.2), (0.5, 0.19), (0.5, bonnet - 0.08), (cabin[3], waist), (-0.46, waist), (-0.5, waist - 0.06)]
     s.prism(np.array(profile), (-0.5, 0.5), (PAINT, PAINT, PAINT), (1, 1))
     _add_lamps(s, (0.5 * waist + 0.09, waist - 0.08), (bonnet - 0.24, bonnet - 0.1), 0.34)
@@ -199,12 +199,12 @@ def _add_lamps(
 ) -> None:
     """Lamps, plates and indicators on the rear (x = -0.5) and the front (x = 0.5) of a body."""
     for x, z, slots in ((-0.502, tail, (TAIL, TAIL)), (0.502, head, (HEAD, HEAD))):
-        way = 1 if x < 0 else -1
+        facing = 1 if x < 0 else -1
         for side, slot, turn in ((1, slots[0], LEFT), (-1, slots[1], RIGHT)):
-            _add_plate(s, x, (side * (inner - 0.12), side * (inner + 0.06)), z, slot, way, draw_order)
-            _add_plate(s, x, (side * (inner + 0.06), side * 0.49), z, turn, way, draw_order)
+            _add_plate(s, x, (side * (inner - 0.12), side * (inner + 0.06)), z, slot, facing, draw_order)
+            _add_plate(s, x, (side * (inner + 0.06), side * 0.49), z, turn, facing, draw_order)
         middle = 0.5 * (z[0] + z[1])
-        _add_plate(s, x, (-0.14, 0.14), (middle - 0.1, middle - 0.02), PLATE, way, draw_order)
+        _add_plate(s, x, (-0.14, 0.14), (middle - 0.1, middle - 0.02), PLATE, facing, draw_order)
     for side, turn in ((1, LEFT), (-1, RIGHT)):  # side view
         for (rear, front), (low, high) in (((-0.5, -0.455), tail), ((0.455, 0.5), head)):
             s.face(
@@ -213,10 +213,16 @@ def _add_lamps(
 
 
 def _add_plate(
-    s: TemplateBuilder, x: float, y: tuple[float, float], z: tuple[float, float], slot: int, way: int, draw_order: int
+    s: TemplateBuilder,
+    x: float,
+    y: tuple[float, float],
+    z: tuple[float, float],
+    slot: int,
+    facing: int,
+    draw_order: int,
 ) -> None:
-    """A rectangle across the body that faces backwards (`way` 1) or forwards (`way` -1)."""
-    low, high = (max(y), min(y)) if way > 0 else (min(y), max(y))
+    """A rectangle across the body that faces backwards (`facing` 1) or forwards (`facing` -1)."""
+    low, high = (max(y), min(y)) if facing > 0 else (min(y), max(y))
     s.face(np.array([(x, low, z[0]), (x, high, z[0]), (x, high, z[1]), (x, low, z[1])]), slot, (draw_order, draw_order))
 
 

@@ -1,4 +1,4 @@
-"""The light, the colours and the camera of one drive: all that differs between two images of the same things."""
+"""The light, the colours and the camera of one drive: all that differs between two images of the same objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 from .polygons import Material
 
 
@@ -21,13 +21,13 @@ class Appearance:
     zenith_rgb: Array  # (3,)
     horizon_rgb: Array  # (3,) also what distance fades into
     lights_on: bool  # of the traffic, at dusk and at night
-    visibility_m: float  # where two thirds of a thing have faded
-    tints: Array  # (materials, 3) what each Material's colours are multiplied with
+    visibility_m: float  # distance at which two thirds of an object have faded
+    tints: Array  # (materials, 3) factors of each Material's colours
     gain_rgb: Array  # (3,) of the camera
     noise: int  # sigma of the sensor, grey levels
-    pitch_rad: float  # how the body stands on its springs, down is positive
+    pitch_rad: float  # pitch of the body on its suspension, down is positive
     roll_rad: float
-    height_m: float  # above where the cameras should be
+    height_m: float  # offset above the cameras' nominal height
 
     @property
     def shade(self) -> float:
@@ -36,7 +36,7 @@ class Appearance:
         return float(np.mean(self.ambient_rgb) / np.mean(ground))
 
     def lit(self, albedo: Array, material: Array, normals: Array) -> Array:
-        """(F, 3) what faces send to the camera, 0..1; normals (F, 3) in the map frame, zero for leaves."""
+        """(F, 3) light from the faces to the camera, 0..1; normals (F, 3) in the map frame, zero for leaves."""
         sunny = normals @ self.sun
         sunny = np.where(normals.any(axis=1), np.maximum(sunny, 0.0), 0.55)
         upward = 0.8 + 0.2 * normals[:, 2]  # the sky is above

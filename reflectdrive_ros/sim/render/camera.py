@@ -1,7 +1,7 @@
 """Images of the proving ground: three pinhole cameras with PandaSet's geometry, drawn polygon by polygon.
 
-An image is a drawing, not a photograph; it shows every thing a driver needs. `view` gathers once per instant what the
-cameras share: what is near, in the ego frame, lit. `render_image` then draws it for one camera, far things first.
+Images are schematic, not photorealistic; they show all objects that a driver needs. `gather_visible` selects once per
+instant the nearby scenery and actors for all cameras. `render_image` draws them for one camera, distant objects first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from itertools import pairwise
 import cv2
 import numpy as np
 
-from ... import geometry
-from ...domain import Array, CameraFrame
+from ...core import geometry
+from ...core.domain import Array, CameraFrame
 from ...features.cameras import Camera as Camera
 from ...features.cameras import rig as rig
 from ..traffic.actors import Snapshot
@@ -54,7 +54,7 @@ class _Projection:
     skyline_rgb: Array  # (2, 3) uint8 of hills and woods
 
     @property
-    def place(self) -> Array:
+    def position(self) -> Array:
         """(3,) m, ego frame."""
         return self.ego_from_camera[:3, 3]
 
@@ -130,7 +130,7 @@ def _tilt_camera(camera_from_ego: Array, appearance: Appearance) -> Array:
 
 @lru_cache(maxsize=8)
 def _sky_and_land(camera: Camera, appearance: Appearance) -> Array:
-    """(H, W, 3) uint8, supersampled: the sky, and land as far as the eye reaches."""
+    """(H, W, 3) uint8, supersampled: the sky, and land up to the horizon."""
     up = _tilt_camera(camera.camera_from_ego, appearance)[:3, 2]  # the vertical in camera axes
     inverse = np.linalg.inv(camera.pixels_from_camera)
     across = (np.arange(camera.width) + 0.5) * inverse[0, 0] + inverse[0, 2]
@@ -193,20 +193,20 @@ def _visible(ring_px: Array, first: Array, shape: tuple[int, ...]) -> tuple[Arra
 
 def _in_view(centres: Array, radii: Array, eye: _Projection) -> Array:
     """Indices of circles on the ground (N, 2) that overlap the camera's field of view."""
-    inwards = eye.sides @ centres.T - (eye.sides @ eye.place[:2])[:, None]
+    inwards = eye.sides @ centres.T - (eye.sides @ eye.position[:2])[:, None]
     return np.flatnonzero(np.minimum(inwards[0], inwards[1]) > -radii - 1.0)
 
 
 def _draw_ground(image: Array, visible: VisibleScene, eye: _Projection) -> None:
     keep = _in_view(visible.ground_centres, visible.ground_radii, eye)
-    keep = keep[visible.ground.normals[keep] @ eye.place > visible.ground_planes[keep]]
+    keep = keep[visible.ground.normals[keep] @ eye.position > visible.ground_planes[keep]]
     at, first = gather_ranges(visible.ground.first, keep)
     rings, first = _project(visible.ground.points[at], first, eye)
-    shown, extent = _visible(rings, first, image.shape)
-    shown = shown[extent[:, 0] * extent[:, 1] > MIN_GROUND_PX2]
-    picked, begins = gather_ranges(first, shown)
-    rgb = _to_bytes(visible.ground_rgb[keep[shown]], visible.appearance)
-    together = _continues_batch(visible.ground.material[keep[shown]], rgb)
+    faces, extent = _visible(rings, first, image.shape)
+    faces = faces[extent[:, 0] * extent[:, 1] > MIN_GROUND_PX2]
+    picked, begins = gather_ranges(first, faces)
+    rgb = _to_bytes(visible.ground_rgb[keep[faces]], visible.appearance)
+    together = _continues_batch(visible.ground.material[keep[faces]], rgb)
     _fill_polygons(image, rings[picked], begins, rgb, together)
     _shade_ground(image, visible, eye)
 
@@ -266,17 +266,17 @@ def _shade_ground(image: Array, visible: VisibleScene, eye: _Projection) -> None
 
 
 def _draw_shadows(image: Array, visible: VisibleScene, eye: _Projection) -> None:
-    seen = _in_view(visible.shadows.mean(axis=1), visible.shadow_radii, eye)
-    count = len(seen)
+    in_view = _in_view(visible.shadows.mean(axis=1), visible.shadow_radii, eye)
+    count = len(in_view)
     if count == 0:
         return
     points = np.zeros((count, 12, 3))
-    points[..., :2] = visible.shadows[seen]
+    points[..., :2] = visible.shadows[in_view]
     rings, first = _project(points.reshape(-1, 3), 12 * np.arange(count + 1), eye)
-    shown, _ = _visible(rings, first, image.shape)
-    if len(shown) == 0:
+    faces, _ = _visible(rings, first, image.shape)
+    if len(faces) == 0:
         return
-    picked, begins = gather_ranges(first, shown)
+    picked, begins = gather_ranges(first, faces)
     rings = rings[picked]
     blur = max(3, image.shape[1] // 160 | 1)
     top = int(np.clip(rings[:, 1].min() - blur, 0, len(image)))
@@ -286,7 +286,7 @@ def _draw_shadows(image: Array, visible: VisibleScene, eye: _Projection) -> None
         return
     mask = np.full(band.shape[:2], 255, np.uint8)
     shade = 255 * (0.3 + 0.45 * visible.appearance.shade)
-    _fill_polygons(mask, rings - [0, top], begins, np.full((len(shown), 1), shade))
+    _fill_polygons(mask, rings - [0, top], begins, np.full((len(faces), 1), shade))
     cv2.blur(mask, (blur, blur), dst=mask)
     cv2.multiply(band, cv2.cvtColor(mask, cv2.COLOR_GRAY2RGB), dst=band, scale=1 / 255)
 
@@ -308,26 +308,26 @@ def _draw_standing(image: Array, visible: VisibleScene, eye: _Projection) -> Non
     things = _in_view(visible.centres, visible.radii, eye)
     if len(things) == 0:
         return
-    things = things[sort_for_painting(visible.corners[things], eye.place[:2])]
+    things = things[sort_for_painting(visible.corners[things], eye.position[:2])]
     rows, thing_first = gather_ranges(visible.first_polygon, things)
-    place = np.repeat(np.arange(len(things)), np.diff(thing_first))
-    side = np.where(visible.faces_ego[things][place], 0, 1)
-    turned = visible.standing.normals[rows] @ eye.place > visible.standing_planes[rows]
-    rows, place, side = rows[turned], place[turned], side[turned]
-    rows = rows[np.argsort(RANKS * place + visible.standing.draw_order[rows, side], kind="stable")]
+    thing_index = np.repeat(np.arange(len(things)), np.diff(thing_first))
+    side = np.where(visible.faces_ego[things][thing_index], 0, 1)
+    turned = visible.standing.normals[rows] @ eye.position > visible.standing_planes[rows]
+    rows, thing_index, side = rows[turned], thing_index[turned], side[turned]
+    rows = rows[np.argsort(RANKS * thing_index + visible.standing.draw_order[rows, side], kind="stable")]
     points, first = gather_ranges(visible.standing.first, rows)
     rings, first = _project(visible.standing.points[points], first, eye)
-    shown, extent = _visible(rings, first, image.shape)
-    material = visible.standing.material[rows[shown]]
+    faces, extent = _visible(rings, first, image.shape)
+    material = visible.standing.material[rows[faces]]
     least = np.where(material == Material.INLAY, MIN_INLAY_PX2, MIN_STANDING_PX2)
     tells = (extent[:, 0] * extent[:, 1] > least) | (material == Material.GLOW)
-    shown, material = shown[tells], material[tells]
-    if len(shown) == 0:
+    faces, material = faces[tells], material[tells]
+    if len(faces) == 0:
         return
-    picked, begins = gather_ranges(first, shown)
-    rgb = _to_bytes(visible.standing_rgb[rows[shown]], visible.appearance)
+    picked, begins = gather_ranges(first, faces)
+    rgb = _to_bytes(visible.standing_rgb[rows[faces]], visible.appearance)
     together = _continues_batch(material, rgb)
-    together[1:] &= np.diff(visible.standing.object_index[rows[shown]]) == 0
+    together[1:] &= np.diff(visible.standing.object_index[rows[faces]]) == 0
     _fill_polygons(image, rings[picked], begins, rgb, together)
 
 
@@ -335,7 +335,7 @@ def _draw_standing(image: Array, visible: VisibleScene, eye: _Projection) -> Non
 
 
 def _noise_window(visible: VisibleScene, camera: Camera) -> Array:
-    """(H, W, 3) int8 noise, a window of a fixed sheet; its place follows from appearance, time and camera."""
+    """(H, W, 3) int8 noise, a window of a fixed sheet; its position follows from appearance, time and camera."""
     lot = zlib.crc32(f"{visible.appearance.seed} {round(1000 * visible.time_s)} {camera.name}".encode())
     x, y = lot % 64, lot // 64 % 64
     return _noise_sheet(camera.width, camera.height, visible.appearance.noise)[

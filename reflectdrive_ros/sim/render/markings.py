@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadLane, RoadMap, Turn
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadLane, RoadMap, Turn
 from .polygons import Material
 
 WHITE, YELLOW = (0.86, 0.86, 0.84), (0.88, 0.70, 0.16)
@@ -31,7 +31,7 @@ _ARROWS = {
 }
 
 
-def place_markings(road_map: RoadMap, rng: np.random.Generator) -> list[Marking]:
+def build_markings(road_map: RoadMap, rng: np.random.Generator) -> list[Marking]:
     """All paint of a town, in the order it is laid."""
     centre = YELLOW if rng.random() < 0.4 else WHITE
     double = bool(rng.random() < 0.5)
@@ -80,7 +80,7 @@ def lanes_by_edge(road_map: RoadMap) -> dict[str, list[RoadLane]]:
 
 
 def _drop_crossed_pieces(pieces: Iterator[Array], edge: str, names: list[str], tree: shapely.STRtree) -> list[Array]:
-    """Pieces of a road's edge line but for those that other roads run across, as on drawn maps."""
+    """Pieces of a road's edge line but for those that other roads run across, as on printed maps."""
     rings = list(pieces)
     middles = shapely.points(np.array([ring.mean(axis=0) for ring in rings]).reshape(-1, 2))
     piece, other = tree.query(middles, predicate="within")
@@ -144,9 +144,9 @@ def zebra_stripes(ring: Array) -> Array:
     along = int(length[1] > length[0])
     begins = np.arange(0.5 * STRIPE_SPACING_M, length[along] - STRIPE_M, STRIPE_SPACING_M)
     corner, walk, wide = box[along], sides[along] / length[along], sides[along + 1]
-    near = corner + begins[:, None] * walk
-    far = near + STRIPE_M * walk
-    return np.stack([near, far, far + wide, near + wide], axis=1)
+    near_edge = corner + begins[:, None] * walk
+    far_edge = near_edge + STRIPE_M * walk
+    return np.stack([near_edge, far_edge, far_edge + wide, near_edge + wide], axis=1)
 
 
 def _shift_back(stop_line: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Painter's algorithm for objects on convex footprints: far objects are drawn first.
+"""Painter's algorithm for objects on convex footprints: distant objects are drawn first.
 
 Of two objects that overlap in the image, a separating line between their footprints decides: the one on the camera's
 side of it is nearer.
@@ -10,7 +10,7 @@ import heapq
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 
 EXACT_WITHIN_M = 50.0  # beyond, distance alone decides
 
@@ -21,12 +21,12 @@ def sort_for_painting(corners: Array, eye: Array) -> Array:
     distance = np.hypot(*relative.mean(axis=1).T)
     by_distance = np.argsort(-distance, kind="stable")
     near = by_distance[distance[by_distance] < EXACT_WITHIN_M]
-    far = by_distance[: len(by_distance) - len(near)]
-    return np.concatenate([far, near[_topological_order(relative[near])]])
+    distant = by_distance[: len(by_distance) - len(near)]
+    return np.concatenate([distant, near[_topological_order(relative[near])]])
 
 
 def _topological_order(corners: Array) -> Array:
-    """Order of painting of footprints relative to the eye, given farthest first."""
+    """Order of painting of footprints relative to the eye, ordered farthest first."""
     count = len(corners)
     if count < 2:
         return np.arange(count)
@@ -57,9 +57,9 @@ def _must_precede(corners: Array) -> Array:
     bearing = np.arctan2(corners[..., 1], corners[..., 0]) - middle[:, None]
     bearing = middle[:, None] + (bearing + np.pi) % (2 * np.pi) - np.pi
     low, high = bearing.min(axis=1), bearing.max(axis=1)
-    apart = (middle[None, :] - middle[:, None] + np.pi) % (2 * np.pi) - np.pi
+    separation = (middle[None, :] - middle[:, None] + np.pi) % (2 * np.pi) - np.pi
     overlap = (
-        np.abs(apart)
+        np.abs(separation)
         < 0.5 * ((high - low)[:, None] + (high - low)[None, :])
         + np.abs(middle - 0.5 * (low + high))[:, None]
         + np.abs(middle - 0.5 * (low + high))[None, :]

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...domain import Array
+from ...core.domain import Array
 
 
 class Material(IntEnum):
@@ -135,8 +135,8 @@ def clip_and_project(points: Array, first: Array, pixels_from_camera: Array, nea
         following = np.arange(1, len(points) + 1)
         following[first[1:][count > 0] - 1] = first[:-1][count > 0]
         crosses = inside != inside[following]
-        given = inside.astype(np.int64) + crosses
-        at = np.concatenate([[0], np.cumsum(given)])
+        counts = inside.astype(np.int64) + crosses
+        at = np.concatenate([[0], np.cumsum(counts)])
         cut = np.empty((at[-1], 3))
         cut[at[:-1][inside]] = points[inside]
         begin, end = points[crosses], points[following[crosses]]

@@ -1,6 +1,6 @@
 """Objects beside the road: houses, trees, hedges, street lamps, traffic lights.
 
-Candidate places follow the lanes in their order, so that a town that is translated keeps its appearance.
+Candidate positions follow the lanes in their order, so that a town that is translated keeps its appearance.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import cache
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadMap, Turn
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap, Turn
 from . import markings
 from .polygons import Material, Polygons, Template, TemplateBuilder, concat_polygons, inset_quad
 
@@ -54,12 +54,12 @@ class _ObjectGroup:
     base_m: float = 0.0  # how high above the ground they hang
 
 
-def place_roadside(road_map: RoadMap, rng: np.random.Generator) -> RoadsideObjects:
+def build_roadside(road_map: RoadMap, rng: np.random.Generator) -> RoadsideObjects:
     """All roadside objects of a town."""
     clear_space = _ClearSpace(road_map)
     lights = _traffic_lights(road_map, clear_space)
-    wanted = _sample_candidates(road_map, rng)
-    groups = [*lights[0], *_place_candidates(wanted, clear_space, rng)]
+    candidates = _sample_candidates(road_map, rng)
+    groups = [*lights[0], *_place_candidates(candidates, clear_space, rng)]
     placed = [
         group.template.placed(group.poses, group.sizes, group.albedo, group.material, group.base_m) for group in groups
     ]
@@ -88,9 +88,9 @@ class _ClearSpace:
         hit[self._tree.query(boxes, predicate="intersects")[0]] = True
         return ~hit
 
-    def first_free(self, start: Array, aside: Array, heading: float) -> Array | None:
-        """(3,) the first place for a post from `start` (2,) on along `aside` (2,), None where there is none near."""
-        tries = np.array([(*(start + gap * aside), heading) for gap in np.arange(0.6, 30.0, 0.3)])
+    def first_free(self, start: Array, direction: Array, heading: float) -> Array | None:
+        """(3,) the first free pose of a post from `start` (2,) along `direction` (2,); None if none is near."""
+        tries = np.array([(*(start + gap * direction), heading) for gap in np.arange(0.6, 30.0, 0.3)])
         free = np.flatnonzero(self.free(tries, np.tile(POST_M, (len(tries), 1))))
         return tries[free[0]] if len(free) else None
 
@@ -111,32 +111,34 @@ def _sample_candidates(road_map: RoadMap, rng: np.random.Generator) -> list[_Can
     for lanes in markings.lanes_by_edge(road_map).values():
         lane = lanes[0]
         length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
-        places: list[tuple[str, float, float, float, Array]] = []  # kind, along, beyond the kerb, turn, size
+        placements: list[tuple[str, float, float, float, Array]] = []  # kind, along, beyond the kerb, turn, size
         at = rng.uniform(0, 8)
         while at < length:
             if rng.random() < dense:
                 wide, deep = rng.uniform(9, 22), rng.uniform(8, 13)
                 floors = int(rng.integers(1, 4)) + int(tall * rng.uniform(0, 2.5))
                 size = np.array([wide, deep, 3.0 * floors + 1.6])
-                places.append((f"house{floors}", at + 0.5 * wide, rng.uniform(5.0, 14.0) + 0.5 * deep, 0.0, size))
+                placements.append((f"house{floors}", at + 0.5 * wide, rng.uniform(5.0, 14.0) + 0.5 * deep, 0.0, size))
                 at += wide
             at += rng.uniform(2, 14)
         for at in np.arange(rng.uniform(3, 15), length, rng.uniform(24, 36)):
-            places += [("street_lamp", at, aside, 0.5 * np.pi, LAMP_POST_M) for aside in (1.0, 3.2)]
+            placements += [("street_lamp", at, beyond_kerb_m, 0.5 * np.pi, LAMP_POST_M) for beyond_kerb_m in (1.0, 3.2)]
         at = rng.uniform(0, 6)
         while at < length:
             if rng.random() < green:
                 high = rng.uniform(4, 10)
                 size = np.array([0.45 * high, 0.45 * high, high]) * rng.uniform(0.85, 1.2, 3)
-                places.append(("tree", at, rng.uniform(3.2, 9.0), 0.0, size))
+                placements.append(("tree", at, rng.uniform(3.2, 9.0), 0.0, size))
             elif rng.random() < 0.4:
                 size = np.array([rng.uniform(3, 9), 0.8, rng.uniform(0.8, 1.6)])
-                places.append(("hedge", at, rng.uniform(3.0, 3.6), 0.0, size))
+                placements.append(("hedge", at, rng.uniform(3.0, 3.6), 0.0, size))
             at += rng.uniform(4, 11)
-        if places:
-            kinds, along, aside, turn, sizes = zip(*places, strict=True)
-            beside = np.column_stack([np.zeros(len(kinds)), -0.5 * lane.width_m - np.array(aside), turn])
-            poses = geometry.compose(geometry.sample(lane.lane.centerline, np.array(along)), beside)
+        if placements:
+            kinds, along, beyond_kerb_m, turn, sizes = zip(*placements, strict=True)
+            lane_from_object = np.column_stack(
+                [np.zeros(len(kinds)), -0.5 * lane.width_m - np.array(beyond_kerb_m), turn]
+            )
+            poses = geometry.compose(geometry.sample(lane.lane.centerline, np.array(along)), lane_from_object)
             wishes += [_Candidate(*wish) for wish in zip(kinds, poses, sizes, strict=True)]
     return wishes
 
@@ -153,7 +155,7 @@ def _place_candidates(
     order = np.argsort([wish.kind[:5] != "house" for wish in wishes], kind="stable")
     free = clear_space.free(poses, stands)
     lamps = np.flatnonzero([wish.kind == "street_lamp" for wish in wishes])
-    free[lamps[1::2]] &= ~free[lamps[::2]]  # the second place is for where the first is taken
+    free[lamps[1::2]] &= ~free[lamps[::2]]  # the second position is used where the first is occupied
     order = order[free[order]]
     order = order[
         _without_overlaps(poses[order], np.where(trunk[order, None], 0.5 * sizes[order, :2], sizes[order, :2]))
@@ -176,17 +178,17 @@ def _place_candidates(
 
 
 def _without_overlaps(poses: Array, sizes: Array) -> Array:
-    """Indices of boxes that overlap none of those kept before them."""
+    """Indices of boxes that overlap none of those selected before them."""
     boxes = shapely.polygons(geometry.box_corners(poses, sizes + 0.6))
     first, second = shapely.STRtree(boxes).query(boxes, predicate="intersects")
     touching: list[list[int]] = [[] for _ in range(len(poses))]
     for a, b in zip(first.tolist(), second.tolist(), strict=True):
         if b < a:
             touching[a].append(b)
-    kept = np.zeros(len(poses), bool)
+    selected = np.zeros(len(poses), bool)
     for k, others in enumerate(touching):
-        kept[k] = not kept[others].any() if others else True
-    return np.flatnonzero(kept)
+        selected[k] = not selected[others].any() if others else True
+    return np.flatnonzero(selected)
 
 
 # --- templates -------------------------------------------------------------------------------------------------------
@@ -245,12 +247,12 @@ def _tree(floors: int = 0, variant: int = 0) -> Template:
         ((0.0, 0.52, 0.42, 0.22), 1), ((-0.2, 0.6, 0.3, 0.2), 1), ((0.22, 0.62, 0.3, 0.2), 2),
         ((0.0, 0.74, 0.36, 0.24), 2), ((-0.12, 0.82, 0.24, 0.15), 3),
     )  # fmt: skip
-    for k, ((aside, high, wide, tall), slot) in enumerate(blobs):
+    for k, ((lateral, high, wide, tall), slot) in enumerate(blobs):
         angle = 2 * np.pi * np.arange(11) / 11
         rough = 1 + 0.13 * np.sin(3.7 * np.arange(11) + 2.1 * k + variant)
         ring = np.zeros((11, 3))
         ring[:, 2] = np.minimum(high + tall * rough * np.sin(angle), 1.0)
-        s.face(ring, slot, (k + 1, k + 1), (aside if variant else -aside) + wide * rough * np.cos(angle))
+        s.face(ring, slot, (k + 1, k + 1), (lateral if variant else -lateral) + wide * rough * np.cos(angle))
     return s.template()
 
 
@@ -308,7 +310,7 @@ _KINDS: dict[str, tuple[Callable[[int, int], Template], Array, _Colour]] = {
 POST_M = np.array([0.4, 0.4, 3.4])
 HEAD_M, HEAD_ABOVE_M = np.array([0.4, 0.42, 1.1]), 4.5  # a head that hangs over the road, and how high
 LOW_HEAD = (0.66, 0.99)  # of a post's height
-HEADS_APART_M = 0.6
+HEAD_SPACING_M = 0.6
 POLE_M = np.array([0.2, 0.2, HEAD_ABOVE_M + 0.84])
 FAR_SIDE_M = (8.0, 40.0)  # how wide a junction may be for its lights to hang beyond it
 OFF_RGB = ((0.25, 0.04, 0.04), (0.25, 0.18, 0.03), (0.03, 0.2, 0.08))
@@ -370,31 +372,31 @@ def _traffic_lights(road_map: RoadMap, clear_space: _ClearSpace) -> tuple[list[_
             same.sort(key=lambda k: _TURN_ORDER[_turn_of(road_map, k)])
         lanes = sorted(by_lane, key=lambda key: road_map.lanes[key].index)
         left, right = road_map.signals[by_lane[lanes[0]][0]].stop_line
-        aside = (right - left) / max(float(np.hypot(*(right - left))), 1e-6)
-        ahead = np.array([-aside[1], aside[0]])
+        rightward = (right - left) / max(float(np.hypot(*(right - left))), 1e-6)
+        ahead = np.array([-rightward[1], rightward[0]])
         heading = float(np.arctan2(ahead[1], ahead[0]))
         straight = min(by_lane[lanes[0]], key=lambda k: abs(_TURN_ORDER[_turn_of(road_map, k)]))
-        place = clear_space.first_free(right, aside, heading)
-        if place is not None:
-            posts.add(place, POST_M, straight)
+        pose = clear_space.first_free(right, rightward, heading)
+        if pose is not None:
+            posts.add(pose, POST_M, straight)
         beyond = _far_side_distance(road_map, right, ahead)
         ends = []
         for key in lanes:
             left, right = road_map.signals[by_lane[key][0]].stop_line
             for n, k in enumerate(by_lane[key]):
-                shift = HEADS_APART_M * (n - 0.5 * (len(by_lane[key]) - 1))
-                ends.append(0.5 * (left + right) + beyond * ahead + shift * aside)
+                shift = HEAD_SPACING_M * (n - 0.5 * (len(by_lane[key]) - 1))
+                ends.append(0.5 * (left + right) + beyond * ahead + shift * rightward)
                 heads.add(np.array([*ends[-1], heading]), HEAD_M, k)
-        place = clear_space.first_free(ends[0], aside, heading)
-        if place is None:
-            place = clear_space.first_free(ends[-1], -aside, heading)
-        if place is not None:
-            across = [float((end - place[:2]) @ aside) for end in ends]
+        pose = clear_space.first_free(ends[0], rightward, heading)
+        if pose is None:
+            pose = clear_space.first_free(ends[-1], -rightward, heading)
+        if pose is not None:
+            across = [float((end - pose[:2]) @ rightward) for end in ends]
             low, high = min(0.0, *across) - 0.3, max(0.0, *across) + 0.3
             long = high - low
-            middle = place[:2] + 0.5 * (low + high) * aside + 0.35 * ahead
+            middle = pose[:2] + 0.5 * (low + high) * rightward + 0.35 * ahead
             arms.add(np.array([*middle, heading]), np.array([0.12, long, 0.14]), -1)
-            poles.add(place + np.array([*(0.35 * ahead), 0.0]), POLE_M, -1)
+            poles.add(pose + np.array([*(0.35 * ahead), 0.0]), POLE_M, -1)
     groups, polygons, shows, before = [], [], [], 0
     for placed, template, base in (
         (posts, _post_with_head(), 0.0),
@@ -422,12 +424,12 @@ def _turn_of(road_map: RoadMap, signal: int) -> Turn:
 
 def _far_side_distance(road_map: RoadMap, stop: Array, ahead: Array) -> float:
     """How far beyond its stop line a road's junction ends."""
-    way = shapely.LineString([stop, stop + 60.0 * ahead])
+    ahead_line = shapely.LineString([stop, stop + 60.0 * ahead])
     near = shapely.Point(stop)
     reach = 0.0
     for junction in road_map.junctions.values():
         if junction.distance(near) < 12.0:
-            crossed = way.intersection(junction)
+            crossed = ahead_line.intersection(junction)
             if not crossed.is_empty:
                 reach = max(
                     reach, *(float((np.array(point) - stop) @ ahead) for point in shapely.get_coordinates(crossed))
@@ -436,7 +438,7 @@ def _far_side_distance(road_map: RoadMap, stop: Array, ahead: Array) -> float:
 
 
 class _LightGroup:
-    """Traffic lights of one sort, as they are found a place."""
+    """Traffic lights of one sort with a free position."""
 
     def __init__(self) -> None:
         self.poses: list[Array] = []

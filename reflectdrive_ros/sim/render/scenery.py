@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap
 from . import markings, roadside
 from .polygons import Material, Polygons, concat_polygons, flat_polygons
 
@@ -49,7 +49,7 @@ def build_scenery(road_map: RoadMap, seed: int) -> Scenery:
     """The scenery of a town. Map and seed determine it."""
     rng = np.random.default_rng([seed, 0x5CE])
     ground = _ground_polygons(road_map, rng)
-    standing = roadside.place_roadside(road_map, rng)
+    standing = roadside.build_roadside(road_map, rng)
     centres, radii = ground.circles()
     begins = np.searchsorted(standing.polygons.object_index, np.arange(len(standing.poses) + 1))
     return Scenery(
@@ -69,7 +69,7 @@ def build_scenery(road_map: RoadMap, seed: int) -> Scenery:
 def _ground_polygons(road_map: RoadMap, rng: np.random.Generator) -> Polygons:
     surfaces = [*road_map.roads.values(), *road_map.junctions.values()]
     asphalt = [ring for surface in surfaces for ring in rings_of(surface)]
-    paint = markings.place_markings(road_map, rng)
+    paint = markings.build_markings(road_map, rng)
     tones = 1 + 0.05 * rng.uniform(-1, 1, (len(asphalt), 1))
     patches, patch_tones = _repair_patches(road_map, rng)
     outline = _drivable_outline(surfaces, road_map)
@@ -156,7 +156,7 @@ def _repair_patches(road_map: RoadMap, rng: np.random.Generator) -> tuple[list[A
             count = rng.poisson(length / PATCH_SPACING_M)
             for pose in geometry.sample(line, rng.uniform(0, length, count)):
                 half = np.array([rng.uniform(0.4, 4.0), rng.uniform(0.3, 0.9)])
-                aside = rng.uniform(-0.4, 0.4) * max(lane.width_m - 2 * half[1], 0.0)
-                rings.append(geometry.transform_points(pose, half * SQUARE + (0, aside)))
+                lateral_m = rng.uniform(-0.4, 0.4) * max(lane.width_m - 2 * half[1], 0.0)
+                rings.append(geometry.transform_points(pose, half * SQUARE + (0, lateral_m)))
                 tones.append([rng.uniform(0.72, 1.14)])
     return rings, np.array(tones).reshape(-1, 1)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
 from ..traffic.actors import Snapshot
 from . import actor_meshes
 from .appearance import Appearance
@@ -23,7 +23,7 @@ STANDING_REACH_M = (100.0, 170.0)  # of small things, traffic lights too, and of
 REACH_PER_SIZE = 14.0
 LAMP_RGB = np.array([(1.0, 0.10, 0.08), (1.0, 0.72, 0.08), (0.10, 1.0, 0.45)])  # as Lamp
 SHADOW_SHIFT_M = 0.35  # of an actor's shadow away from a sun at the horizon, in heights
-BESIDE = 0.35  # the side cameras cover 104 degrees; tangent of the rest, with a margin
+SIDE_TANGENT = 0.35  # the side cameras cover 104 degrees; tangent of the rest, with a margin
 CAMERAS_AT = np.array([1.2, 0.0])  # between the cameras, ego frame
 
 
@@ -117,7 +117,9 @@ def _about(centres: Array, radii: Array, ego_from_map: Array, reach_m: Array | f
     """Indices of circles (N, 2) of the map in the rig's view: within range, and not behind its outer edges."""
     at = geometry.transform_points(ego_from_map, centres)
     near = np.hypot(*(at - CAMERAS_AT).T) - radii < reach_m
-    return np.flatnonzero(near & (at[:, 0] + BESIDE * np.abs(at[:, 1]) > -radii * np.hypot(1.0, BESIDE) - 1.0))
+    return np.flatnonzero(
+        near & (at[:, 0] + SIDE_TANGENT * np.abs(at[:, 1]) > -radii * np.hypot(1.0, SIDE_TANGENT) - 1.0)
+    )
 
 
 def _in_frame(polygons: Polygons, ego_from_map: Array) -> Polygons:

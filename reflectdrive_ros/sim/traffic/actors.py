@@ -8,8 +8,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from ...domain import AgentKind, Array
-from ...field_checks import check_array
+from ...core.domain import AgentKind, Array
+from ...core.field_checks import check_array
 
 
 class Shape(IntEnum):
@@ -119,7 +119,7 @@ class Actors:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The world at one instant, the ego apart."""
+    """The world at one instant, without the ego."""
 
     time_s: float
     actors: Actors

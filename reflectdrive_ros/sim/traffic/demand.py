@@ -12,10 +12,10 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap
 from ..network import lane_permissions
-from ..network.roads import RoadMap
 from ..network.routing import random_walk
 from . import kerbside
 from .actors import Shape
@@ -92,8 +92,8 @@ class Demand:
                 person = _sample_type(Shape.PEDESTRIAN, generator, edges)
                 walkers.append(RoadUser(first + len(drivers) + len(walkers), Shape.PEDESTRIAN, *person))
         next_id = first + len(drivers) + len(walkers)
-        beside = kerbside.place_kerbside(road_map, generator, next_id)
-        return Demand(seed, tuple(drivers), tuple(walkers), beside, cycling, next_id + len(beside.standing))
+        static = kerbside.sample_kerbside(road_map, generator, next_id)
+        return Demand(seed, tuple(drivers), tuple(walkers), static, cycling, next_id + len(static.standing))
 
     def route_file(self) -> str:
         """The text of a route file for SUMO; ids are those of the road users."""
@@ -101,10 +101,10 @@ class Demand:
         for driver in self.drivers:
             lines.append(_xml_element("vType", {"id": f"t{driver.id}", **driver.attributes}))
             # Bicycles start at the right edge of their lane.
-            lane, aside = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
+            lane, lateral = ("first", "right") if driver.shape is Shape.BICYCLE else ("random", "center")
             lines.append(
                 f'<vehicle id="{driver.id}" type="t{driver.id}" depart="0" departLane="{lane}" departPos="random_free"'
-                f' departPosLat="{aside}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
+                f' departPosLat="{lateral}" departSpeed="max"><route edges="{" ".join(driver.edges)}"/></vehicle>'
             )
         for walker in self.walkers:
             lines.append(_xml_element("vType", {"id": f"t{walker.id}", **walker.attributes}))
@@ -115,7 +115,7 @@ class Demand:
         return "\n".join([*lines, "</routes>\n"])
 
     def _walk_xml(self, edges: tuple[str, ...]) -> str:
-        there, back = (f'<walk edges="{" ".join(way)}"/>' for way in (edges, edges[::-1]))
+        there, back = (f'<walk edges="{" ".join(leg)}"/>' for leg in (edges, edges[::-1]))
         return (there + back) * LAPS
 
 
@@ -133,7 +133,7 @@ def _start_edges(road_map: RoadMap) -> tuple[list[str], Array, float]:
     return list(room), np.array(list(room.values())) / total, total / 1000.0
 
 
-# --- bodies and tempers ----------------------------------------------------------------------------------------------
+# --- vehicle and driver ----------------------------------------------------------------------------------------------
 
 
 def _sample_type(
@@ -164,7 +164,7 @@ def _driver_attributes(
 ) -> dict[str, str]:
     return {
         "vClass": vehicle_class,
-        "carFollowModel": "IDM",  # brakes and starts like people do; Krauss brakes at the last moment and trembles
+        "carFollowModel": "IDM",  # human braking and starts; Krauss brakes at the last moment and oscillates
         "accel": str(accel),
         "decel": str(decel),
         "emergencyDecel": "8",

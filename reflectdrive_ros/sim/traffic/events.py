@@ -1,7 +1,7 @@
 """Scripted events of live traffic: braking leads, cut-ins, breakdowns, opened doors, pedestrians that step out.
 
-They are sampled by seed, and only where nearby drivers can still react. SUMO does not know these pedestrians and doors;
-while they block a lane, `_limit_speeds` slows SUMO's drivers down before them.
+They are sampled by seed, and only where nearby drivers can still react. SUMO does not contain these pedestrians and
+doors; while they block a lane, `_limit_speeds` slows SUMO's drivers down before them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..network.roads import RoadMap
+from ...maps.roads import RoadMap
 from .actors import Actors, Shape
 from .demand import Demand
 from .kerbside import Door, LanePoint, MidBlockCrossing
@@ -27,7 +27,7 @@ INTERVALS_S: Mapping[str, float] = {
 MAX_PEDESTRIANS, MAX_DOORS = 10, 24
 BRAKING_MPS2 = 3.0  # largest braking that an event requires of a driver
 REACTION_S = 0.5
-STOP_GAP_M = 2.0  # gap between a bumper and a blocked place
+STOP_GAP_M = 2.0  # gap between a bumper and a blocked point
 MAX_DISTANCE_M = 60.0  # events further from all cars are not visible
 FORCED_CHANGE_S = 4.0
 STEP_S = 0.1
@@ -41,21 +41,21 @@ class DriverStates:
     ids: tuple[str, ...]
     lanes: tuple[str, ...]  # SUMO ids
     speeds_mps: tuple[float, ...]
-    ego: tuple[str, float] | None = None  # lane and speed; it is not SUMO that drives it
+    ego: tuple[str, float] | None = None  # lane and speed; SUMO does not drive it
 
 
 @dataclass
 class _MidBlockPedestrian:
     """A pedestrian at the kerb who walks to and fro across the road."""
 
-    place: MidBlockCrossing
+    crossing: MidBlockCrossing
     pace_mps: float
     walked_m: float | None = None  # None: waits
     back: bool = False
 
     @property
     def length_m(self) -> float:
-        return float(np.hypot(*(self.place.end - self.place.start)))
+        return float(np.hypot(*(self.crossing.end - self.crossing.start)))
 
 
 class Events:
@@ -68,10 +68,10 @@ class Events:
         self._step_s = step_s
         self._sumo_ids = {key: lane.sumo_id for key, lane in road_map.lanes.items()}
         self._lane_count = _lane_indices(road_map)
-        places, doors = demand.kerbside.mid_blocks, demand.kerbside.doors
-        chosen = generator.permutation(len(places))[:MAX_PEDESTRIANS]
+        mid_blocks, doors = demand.kerbside.mid_blocks, demand.kerbside.doors
+        chosen = generator.permutation(len(mid_blocks))[:MAX_PEDESTRIANS]
         self._pedestrians = [
-            _MidBlockPedestrian(places[index], float(generator.uniform(1.0, 2.2))) for index in sorted(chosen)
+            _MidBlockPedestrian(mid_blocks[index], float(generator.uniform(1.0, 2.2))) for index in sorted(chosen)
         ]
         self._doors: list[Door] = [doors[index] for index in sorted(generator.permutation(len(doors))[:MAX_DOORS])]
         self._door_poses = np.array([door.pose for door in self._doors]).reshape(-1, 3)
@@ -79,7 +79,7 @@ class Events:
         self._release_s: dict[str, float] = {}  # braking leads, and when they go on
         self._slow_mps: dict[str, tuple[float, float]] = {}  # braking leads: from when they keep which speed
         self._forced_until_s: dict[str, float] = {}  # vehicle that cuts in -> end of the forced change
-        self._held: set[str] = set()
+        self._limited: set[str] = set()
         self._broken_s: dict[str, float] = {}
         self._next_s = {name: float(generator.uniform(0, every)) for name, every in INTERVALS_S.items()}
         self.counts = dict.fromkeys(INTERVALS_S, 0)
@@ -120,7 +120,7 @@ class Events:
             if time_s >= self._next_s[name] and states.ids:
                 done = start(sumo, states, time_s)
                 self.counts[name] += done
-                # What found no occasion is tried again soon, not at once: looking costs time.
+                # An event without an occasion is tried again soon, not at once: the search costs time.
                 wait = INTERVALS_S[name] * self._generator.uniform(0.5, 1.5) if done else 0.5
                 self._next_s[name] = time_s + float(wait)
         self._end_events(sumo, time_s)
@@ -129,16 +129,16 @@ class Events:
 
     def _drop_departed(self, states: DriverStates) -> None:
         here = set(states.ids)
-        for known in (self._release_s, self._slow_mps, self._forced_until_s, self._broken_s):
-            for key in [key for key in known if key not in here]:
-                del known[key]
-        self._held &= here
+        for by_driver in (self._release_s, self._slow_mps, self._forced_until_s, self._broken_s):
+            for key in [key for key in by_driver if key not in here]:
+                del by_driver[key]
+        self._limited &= here
 
     # --- drivers ------------------------------------------------------------------------------------------------------
 
     def _free_drivers(self, states: DriverStates, faster_than_mps: float) -> list[tuple[str, str, float]]:
         """Moving drivers on roads, shuffled, without those that take part in an event."""
-        busy = self._release_s.keys() | self._forced_until_s.keys() | self._broken_s.keys() | self._held
+        busy = self._release_s.keys() | self._forced_until_s.keys() | self._broken_s.keys() | self._limited
         free = [
             one
             for one in zip(states.ids, states.lanes, states.speeds_mps, strict=True)
@@ -166,10 +166,10 @@ class Events:
             on_lane.setdefault(lane, []).append(key)
         for key, lane, _ in self._free_drivers(states, 4.0):
             edge, index = lane.rsplit("_", 1)
-            beside = [n for n in (int(index) - 1, int(index) + 1) if n in self._lane_count.get(edge, ())]
-            if not beside:
+            adjacent = [n for n in (int(index) - 1, int(index) + 1) if n in self._lane_count.get(edge, ())]
+            if not adjacent:
                 continue
-            target = beside[int(self._generator.integers(len(beside)))]
+            target = adjacent[int(self._generator.integers(len(adjacent)))]
             at = sumo.vehicle.getLanePosition(key)
             length = sumo.vehicle.getLength(key)
             gaps = [at - length - sumo.vehicle.getLanePosition(other) for other in on_lane.get(f"{edge}_{target}", ())]
@@ -221,7 +221,7 @@ class Events:
     def _step_out(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
         for index in self._generator.permutation(len(self._pedestrians)):
             pedestrian = self._pedestrians[index]
-            if pedestrian.walked_m is None and self._can_be_avoided(sumo, states, pedestrian.place.lanes):
+            if pedestrian.walked_m is None and self._can_be_avoided(sumo, states, pedestrian.crossing.lanes):
                 pedestrian.walked_m = 0.0
                 return True
         return False
@@ -229,15 +229,15 @@ class Events:
     def _open_door(self, sumo: Any, states: DriverStates, time_s: float) -> bool:
         for index in self._generator.permutation(len(self._doors)):
             if self._door_open_until_s[index] < time_s and self._can_be_avoided(
-                sumo, states, (self._doors[index].place,)
+                sumo, states, (self._doors[index].lane_point,)
             ):
                 self._door_open_until_s[index] = time_s + float(self._generator.uniform(3.0, 7.0))
                 return True
         return False
 
-    def _can_be_avoided(self, sumo: Any, states: DriverStates, places: tuple[LanePoint, ...]) -> bool:
+    def _can_be_avoided(self, sumo: Any, states: DriverStates, points: tuple[LanePoint, ...]) -> bool:
         """Whether at least one driver has to react, and all that come near can."""
-        at = {self._sumo_ids[place.lane]: place.along_m for place in places}
+        at = {self._sumo_ids[point.lane]: point.along_m for point in points}
         near = False
         drivers = [*zip(states.ids, states.lanes, states.speeds_mps, strict=True)]
         if states.ego is not None:
@@ -251,11 +251,11 @@ class Events:
         return near
 
     def _limit_speeds(self, sumo: Any, states: DriverStates, time_s: float) -> None:
-        """Drivers before a blocked place drive no faster than allows them to stop there."""
+        """Drivers before a blocked point drive no faster than allows them to stop there."""
         blocked: dict[str, list[float]] = {}
-        for place in self._blocked_points(time_s):
-            blocked.setdefault(self._sumo_ids[place.lane], []).append(place.along_m)
-        held = set()
+        for point in self._blocked_points(time_s):
+            blocked.setdefault(self._sumo_ids[point.lane], []).append(point.along_m)
+        limited = set()
         for key, lane, speed in zip(states.ids, states.lanes, states.speeds_mps, strict=True):
             if lane not in blocked:
                 continue
@@ -265,32 +265,32 @@ class Events:
                 safe = _safe_speed(min(gaps) - STOP_GAP_M)
                 if speed > safe - 1.0:
                     sumo.vehicle.setSpeed(key, safe)
-                    held.add(key)
-        for key in sorted(self._held - held):
+                    limited.add(key)
+        for key in sorted(self._limited - limited):
             sumo.vehicle.setSpeed(key, -1)
-        self._held = held
+        self._limited = limited
 
     def _blocked_points(self, time_s: float) -> list[LanePoint]:
-        """Places that a pedestrian or door blocks now or soon; a lane is free again as soon as it is passed."""
-        places = []
+        """Points that a pedestrian or door blocks now or soon; a lane is free again as soon as it is passed."""
+        points = []
         for pedestrian in self._pedestrians:
             if pedestrian.walked_m is not None:
                 reach = pedestrian.length_m - pedestrian.walked_m if pedestrian.back else pedestrian.walked_m
-                for place, at in zip(pedestrian.place.lanes, pedestrian.place.at_m, strict=True):
+                for point, at in zip(pedestrian.crossing.lanes, pedestrian.crossing.at_m, strict=True):
                     passed = reach < at - 2.0 if pedestrian.back else reach > at + 2.0
                     if not passed:
-                        places.append(place)
-        places += [
-            door.place for door, until in zip(self._doors, self._door_open_until_s, strict=True) if time_s < until
+                        points.append(point)
+        points += [
+            door.lane_point for door, until in zip(self._doors, self._door_open_until_s, strict=True) if time_s < until
         ]
-        return places
+        return points
 
     def _update_actors(self, time_s: float) -> None:
         self.speeds_mps[:] = 0.0
         for row, pedestrian in enumerate(self._pedestrians):
             if pedestrian.walked_m is None and time_s > 0.0:
                 continue
-            start, end = pedestrian.place.start, pedestrian.place.end
+            start, end = pedestrian.crossing.start, pedestrian.crossing.end
             if pedestrian.back:
                 start, end = end, start
             if pedestrian.walked_m is not None:
@@ -306,11 +306,11 @@ class Events:
 
 def _lane_indices(road_map: RoadMap) -> dict[str, set[int]]:
     """Indices of the lanes of each road edge."""
-    found: dict[str, set[int]] = {}
+    indices: dict[str, set[int]] = {}
     for lane in road_map.lanes.values():
         if lane.across_junction is None:
-            found.setdefault(lane.edge, set()).add(lane.index)
-    return found
+            indices.setdefault(lane.edge, set()).add(lane.index)
+    return indices
 
 
 def _stopping_distance(speed_mps: float) -> float:

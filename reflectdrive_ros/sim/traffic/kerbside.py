@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import shapely
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadLane, RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadLane, RoadMap
 from .actors import Actors, Shape
 
 LANE_CLEARANCE_M = 1.6  # from the centre of the lane: 0.3 m beside the widest vehicle
@@ -24,7 +24,7 @@ MAX_BEND_RAD = 0.12  # over 12 m; parked cars would cut sharper bends
 DOOR_WIDTH_M = 0.75
 PEDESTRIAN_CLEARANCE_M = 0.4  # a person keeps this distance to a parked car, from the middle of the body
 PARKED_RANGE_M = 6.0
-WALK_AROUND_M = 2.5  # and begins to turn aside so early
+WALK_AROUND_M = 2.5  # ahead of the parked body, where the walk around it begins
 MAX_MID_BLOCK_M = 16.0
 MIN_MID_BLOCK_ALONG_M = 32.0  # so that a car from the junction can still brake
 
@@ -52,39 +52,39 @@ class Door:
     """The driver's door of a parked car, when it is open."""
 
     pose: Array  # (3,) centre of the panel, it reaches into the road
-    place: LanePoint
+    lane_point: LanePoint
 
 
 @dataclass(frozen=True, eq=False)
 class Kerbside:
-    """What `place_kerbside` finds room for."""
+    """Static objects beside the lanes, doors of parked cars, and crossings."""
 
     standing: Actors
     doors: tuple[Door, ...]
     mid_blocks: tuple[MidBlockCrossing, ...]
 
     def avoid_parked(self, people: Array) -> Array:
-        """Places (P, 2) of people on the sidewalk, moved aside where a parked body stands on it."""
+        """Positions (P, 2) of people on the sidewalk, moved laterally where a parked body stands on it."""
         if not len(people) or not len(self.standing):
             return people
         poses, sizes = self.standing.poses, self.standing.sizes
-        apart = people[:, None] - poses[:, :2]
-        person, body = np.nonzero((apart**2).sum(axis=-1) < PARKED_RANGE_M**2)
+        offsets = people[:, None] - poses[:, :2]
+        person, body = np.nonzero((offsets**2).sum(axis=-1) < PARKED_RANGE_M**2)
         heading = poses[body, 2]
-        local = geometry.rotate(apart[person, body], -heading)
+        local = geometry.rotate(offsets[person, body], -heading)
         near = np.clip((WALK_AROUND_M + 0.5 * sizes[body, 0] - np.abs(local[:, 0])) / WALK_AROUND_M, 0.0, 1.0)
         half = 0.5 * sizes[body, 1] + PEDESTRIAN_CLEARANCE_M
         inside = np.where(np.abs(local[:, 1]) < half, half + local[:, 1], 0.0) * near * near * (3.0 - 2.0 * near)
-        aside = inside[:, None] * np.stack([np.sin(heading), -np.cos(heading)], axis=-1)  # away from the road
+        shift = inside[:, None] * np.stack([np.sin(heading), -np.cos(heading)], axis=-1)  # away from the road
         largest_last = np.argsort(inside, kind="stable")
         most = np.zeros((len(people), 2))
-        most[person[largest_last]] = aside[largest_last]
+        most[person[largest_last]] = shift[largest_last]
         return np.asarray(people + most)
 
 
-def place_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id: int) -> Kerbside:
+def sample_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id: int) -> Kerbside:
     """Samples the static objects beside the lanes of a town."""
-    taken = _OccupiedSpace(road_map)
+    occupied = _OccupiedSpace(road_map)
     bodies: list[tuple[Array, Array, Shape]] = []  # pose (3,), size (3,), shape
     doors: list[Door] = []
     mid_blocks: list[MidBlockCrossing] = []
@@ -97,27 +97,29 @@ def place_kerbside(road_map: RoadMap, generator: np.random.Generator, first_id: 
         while parks and along < end:
             for _ in range(int(generator.integers(1, 6))):
                 size = generator.uniform((3.9, 1.68, 1.42), (4.9, 1.92, 1.85))
-                aside = max(LANE_CLEARANCE_M, lane.width_m / 2 + float(generator.uniform(0.0, 0.2))) + size[1] / 2
-                pose = _pose_beside(lane, along + size[0] / 2, aside, generator.normal(0.0, 0.015))
-                if along + size[0] > end or not taken.free(lane, along, pose, size):
+                right_m = max(LANE_CLEARANCE_M, lane.width_m / 2 + float(generator.uniform(0.0, 0.2))) + size[1] / 2
+                pose = _pose_right_of(lane, along + size[0] / 2, right_m, generator.normal(0.0, 0.015))
+                if along + size[0] > end or not occupied.free(lane, along, pose, size):
                     break
                 bodies.append((pose, size, Shape.CAR))
                 doors.append(_open_door(key, pose, size, along + size[0] * 0.6))
                 along += size[0] + float(generator.uniform(0.7, 1.6))
-            place = _find_mid_block(road_map, taken, lane, along + 0.6) if along > MIN_MID_BLOCK_ALONG_M else None
-            if place and along < end:
-                mid_blocks.append(place)
+            mid_block = (
+                _find_mid_block(road_map, occupied, lane, along + 0.6) if along > MIN_MID_BLOCK_ALONG_M else None
+            )
+            if mid_block and along < end:
+                mid_blocks.append(mid_block)
             along += float(generator.uniform(6, 45))
-        place = _find_mid_block(road_map, taken, lane, float(generator.uniform(0.4, 0.8)) * length)
-        if place and generator.random() < 0.4:
-            mid_blocks.append(place)
+        mid_block = _find_mid_block(road_map, occupied, lane, float(generator.uniform(0.4, 0.8)) * length)
+        if mid_block and generator.random() < 0.4:
+            mid_blocks.append(mid_block)
         if generator.random() < 0.12:
             bodies += _place_road_works(
-                taken, lane, float(generator.uniform(JUNCTION_DISTANCE_M, length - JUNCTION_DISTANCE_M)), generator
+                occupied, lane, float(generator.uniform(JUNCTION_DISTANCE_M, length - JUNCTION_DISTANCE_M)), generator
             )
     for lane in road_map.lanes.values():
-        if lane.across_junction is None and not lane.lane.successors and lane.lane.beside:
-            bodies += _close_lane_end(road_map, taken, lane)
+        if lane.across_junction is None and not lane.lane.successors and lane.lane.adjacent:
+            bodies += _close_lane_end(road_map, occupied, lane)
     ids = first_id + np.arange(len(bodies))
     return Kerbside(_static_actors(ids, bodies), tuple(doors), tuple(mid_blocks))
 
@@ -143,7 +145,7 @@ class _OccupiedSpace:
         self.standing: list[tuple[Array, Array]] = []
 
     def free(self, lane: RoadLane, along: float, pose: Array, size: Array) -> bool:
-        """Whether a body has room at a place that is not bent; it is then taken."""
+        """Whether a body has room where the lane is not bent; its ground is then occupied."""
         ends = geometry.sample(lane.lane.centerline, np.array([along - 3.0, along + size[0] + 3.0]))
         if abs(geometry.wrap(ends[1, 2] - ends[0, 2])) > MAX_BEND_RAD:
             return False
@@ -160,10 +162,10 @@ class _OccupiedSpace:
         return True
 
 
-def _pose_beside(lane: RoadLane, along: float, aside_m: float, turned: float = 0.0) -> Array:
+def _pose_right_of(lane: RoadLane, along: float, right_m: float, turned: float = 0.0) -> Array:
     """(3,) pose to the right of a lane's middle."""
     pose = geometry.sample(lane.lane.centerline, np.array([along]))[0]
-    return geometry.compose(pose, np.array([0.0, -aside_m, turned]))
+    return geometry.compose(pose, np.array([0.0, -right_m, turned]))
 
 
 def _open_door(lane: int, pose: Array, size: Array, along: float) -> Door:
@@ -172,70 +174,74 @@ def _open_door(lane: int, pose: Array, size: Array, along: float) -> Door:
     return Door(geometry.compose(hinge, np.array([-0.16, DOOR_WIDTH_M / 2, 0.0])), LanePoint(lane, along))
 
 
-def _find_mid_block(road_map: RoadMap, taken: _OccupiedSpace, lane: RoadLane, along: float) -> MidBlockCrossing | None:
-    """The path across the road at a place of its outer lane; None if a junction or crossing is near."""
+def _find_mid_block(
+    road_map: RoadMap, occupied: _OccupiedSpace, lane: RoadLane, along: float
+) -> MidBlockCrossing | None:
+    """The path across the road from an arc length of its outer lane; None if a junction or crossing is near."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     if not MIN_MID_BLOCK_ALONG_M <= along <= length - JUNCTION_DISTANCE_M:
         return None
-    start = _pose_beside(lane, along, lane.width_m / 2 + 0.5)[:2]
-    far = _pose_beside(lane, along, -MAX_MID_BLOCK_M)[:2]
-    ray = shapely.LineString([start, far])
+    start = _pose_right_of(lane, along, lane.width_m / 2 + 0.5)[:2]
+    ray_end = _pose_right_of(lane, along, -MAX_MID_BLOCK_M)[:2]
+    ray = shapely.LineString([start, ray_end])
     met: list[tuple[float, float, int]] = []
-    for index in taken.tree.query(ray, predicate="intersects"):
-        part = taken.parts[index].intersection(ray)
+    for index in occupied.tree.query(ray, predicate="intersects"):
+        part = occupied.parts[index].intersection(ray)
         if part.length < 0.5:
             continue
-        key = taken.keys[index]
+        key = occupied.keys[index]
         if key < 0 or road_map.lanes[key].across_junction is not None:
             return None
         reached = [float(np.hypot(*(np.array(point) - start))) for point in shapely.get_coordinates(part)]
         met.append((min(reached), max(reached), key))
     met.sort()
-    kept: list[tuple[float, float, int]] = []
+    crossed: list[tuple[float, float, int]] = []
     for one in met:
-        if one[0] - (kept[-1][1] if kept else 0.0) > 1.5:
+        if one[0] - (crossed[-1][1] if crossed else 0.0) > 1.5:
             break
-        kept.append(one)
-    reach = kept[-1][1] + 0.6 if kept else 0.0
-    if not kept or reach > MAX_MID_BLOCK_M - 1.0:
+        crossed.append(one)
+    reach = crossed[-1][1] + 0.6 if crossed else 0.0
+    if not crossed or reach > MAX_MID_BLOCK_M - 1.0:
         return None
-    direction = (far - start) / np.hypot(*(far - start))
-    places = []
-    for near, distant, key in kept:
+    direction = (ray_end - start) / np.hypot(*(ray_end - start))
+    lane_points = []
+    for near, distant, key in crossed:
         middle = start + direction * (near + distant) / 2
         (at,), _ = geometry.project(road_map.lanes[key].lane.centerline, middle[None])
-        places.append(LanePoint(key, float(at)))
-    return MidBlockCrossing(start, start + direction * reach, tuple(places), tuple((a + b) / 2 for a, b, _ in kept))
+        lane_points.append(LanePoint(key, float(at)))
+    return MidBlockCrossing(
+        start, start + direction * reach, tuple(lane_points), tuple((a + b) / 2 for a, b, _ in crossed)
+    )
 
 
 def _place_road_works(
-    taken: _OccupiedSpace, lane: RoadLane, along: float, generator: np.random.Generator
+    occupied: _OccupiedSpace, lane: RoadLane, along: float, generator: np.random.Generator
 ) -> list[tuple[Array, Array, Shape]]:
     """A small road works at the kerb: a barrier between cones."""
     bodies = []
     for step in range(int(generator.integers(3, 7))):
         shape, size = (Shape.BARRIER, (1.5, 0.35, 1.0)) if step == 2 else (Shape.CONE, (0.38, 0.38, 0.75))
-        aside = max(LANE_CLEARANCE_M, lane.width_m / 2 - 0.1) + size[1] / 2
+        right_m = max(LANE_CLEARANCE_M, lane.width_m / 2 - 0.1) + size[1] / 2
         at = along + 1.9 * step
-        pose = _pose_beside(lane, at, aside)
-        if taken.free(lane, at, pose, np.array(size)):
+        pose = _pose_right_of(lane, at, right_m)
+        if occupied.free(lane, at, pose, np.array(size)):
             bodies.append((pose, np.array(size), shape))
     return bodies
 
 
-def _close_lane_end(road_map: RoadMap, taken: _OccupiedSpace, lane: RoadLane) -> list[tuple[Array, Array, Shape]]:
+def _close_lane_end(road_map: RoadMap, occupied: _OccupiedSpace, lane: RoadLane) -> list[tuple[Array, Array, Shape]]:
     """Barriers and cones beyond the end of a lane that leads nowhere."""
     length = float(geometry.arc_lengths(lane.lane.centerline)[-1])
     bodies = []
-    rightmost = all(road_map.lanes[other].index > lane.index for other in lane.lane.beside)
+    rightmost = all(road_map.lanes[other].index > lane.index for other in lane.lane.adjacent)
     outwards = 1.0 if rightmost else -1.0  # away from the lanes that go on
-    for ahead, aside, shape, size in (
+    for ahead, right_m, shape, size in (
         (1.5, 1.0 * outwards, Shape.BARRIER, (0.35, 1.5, 1.0)),
         (1.2, 2.0 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
         (2.4, 0.6 * outwards, Shape.CONE, (0.38, 0.38, 0.75)),
     ):
-        pose = _pose_beside(lane, length + ahead, aside)
-        if taken.free(lane, length, pose, np.array(size)):
+        pose = _pose_right_of(lane, length + ahead, right_m)
+        if occupied.free(lane, length, pose, np.array(size)):
             bodies.append((pose, np.array(size), shape))
     return bodies
 

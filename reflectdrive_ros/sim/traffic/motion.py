@@ -1,8 +1,8 @@
-"""From the front bumpers that SUMO slides along its lanes to bodies that move as bodies do.
+"""Smooth motion of bodies from the front bumpers that SUMO moves along its lanes.
 
-SUMO's places jump by some decimetres where lanes bend or join. A driver's front bumper is therefore predicted from its
-speed and course, and drawn to SUMO's place and heading with a gain; behind it the body is dragged, as a trailer is by
-its hook, so that its box turns smoothly and moves only along its own heading. A walker's place is followed at a
+SUMO's positions jump by some decimetres where lanes bend or join. A driver's front bumper is therefore predicted from
+its speed and course, and corrected to SUMO's position and heading with a gain. The body follows it as a trailer follows
+its hook, so that its box turns smoothly and moves only along its own heading. A walker's position is followed at a
 walker's pace.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
+from ...core import geometry
+from ...core.domain import Array
 
 GAIN_S = 0.1  # gains are per step of this length
 ALONG_GAIN = 0.1  # of what prediction and SUMO differ by
@@ -22,7 +22,7 @@ MIN_TURN_RADIUS_M = 3.0  # circle that a front bumper can drive
 MAX_SLIP = 0.35  # largest lateral share of a motion
 STANDING_MPS = 0.05
 MAX_BRAKING_MPS2 = 9.0  # SUMO stops a vehicle at a dead-end lane within one step
-RESET_M = 8.0  # a body this far from SUMO's place is put there
+RESET_M = 8.0  # a body this far from SUMO's position is reset to it
 PEDESTRIAN_HITCH_M = 0.4  # a walker turns as a short trailer does
 PEDESTRIAN_CATCH_UP_MPS = 2.4
 
@@ -50,19 +50,19 @@ class VehicleMotion:
         speeds = np.where(speeds_mps < STANDING_MPS, 0.0, speeds_mps)
         speeds = np.where(new, speeds, np.maximum(speeds, self._front_mps[rows] - MAX_BRAKING_MPS2 * dt_s))
         self._front_mps[rows] = speeds
-        way = speeds * dt_s
+        travel_m = speeds * dt_s
         turn = _scaled_gain(COURSE_GAIN, dt_s) * geometry.wrap(headings - self._course[rows])
-        turn = np.clip(turn, -way / MIN_TURN_RADIUS_M, way / MIN_TURN_RADIUS_M)
+        turn = np.clip(turn, -travel_m / MIN_TURN_RADIUS_M, travel_m / MIN_TURN_RADIUS_M)
         course = self._course[rows] + turn
-        predicted = self._front[rows] + way[:, None] * _direction(course)
-        missed = geometry.rotate(fronts - predicted, -course)  # along, aside
+        predicted = self._front[rows] + travel_m[:, None] * _direction(course)
+        missed = geometry.rotate(fronts - predicted, -course)  # longitudinal, lateral
         step_limit = CATCH_UP_MPS2 * dt_s**2
         catch_up = self._catch_up_m[rows]
         catch_up = catch_up + np.clip(_scaled_gain(ALONG_GAIN, dt_s) * missed[:, 0] - catch_up, -step_limit, step_limit)
         # Very slow vehicles move neither sideways nor backwards.
-        catch_up = np.clip(catch_up, -0.5 * way, 0.5 * way)
-        aside = np.clip(_scaled_gain(LATERAL_GAIN, dt_s) * missed[:, 1], -MAX_SLIP * way, MAX_SLIP * way)
-        front = predicted + geometry.rotate(np.stack([catch_up, aside], axis=-1), course)
+        catch_up = np.clip(catch_up, -0.5 * travel_m, 0.5 * travel_m)
+        lateral_m = np.clip(_scaled_gain(LATERAL_GAIN, dt_s) * missed[:, 1], -MAX_SLIP * travel_m, MAX_SLIP * travel_m)
+        front = predicted + geometry.rotate(np.stack([catch_up, lateral_m], axis=-1), course)
         lost = np.hypot(missed[:, 0], missed[:, 1]) > RESET_M
         front[lost], course[lost] = fronts[lost], headings[lost]
         self._course[rows], self._catch_up_m[rows] = course, catch_up
@@ -84,14 +84,14 @@ class PedestrianMotion:
         self.poses = np.full((count, 3), np.nan)
         self.speeds_mps = np.zeros(count)
 
-    def follow(self, rows: Array, places: Array, headings: Array, dt_s: float) -> None:
-        """One step towards SUMO's places (R, 2) and headings (R,) of the rows that are there now."""
+    def follow(self, rows: Array, positions: Array, headings: Array, dt_s: float) -> None:
+        """One step towards SUMO's positions (R, 2) and headings (R,) of the rows that are there now."""
         new = np.isnan(self.poses[rows, 0])
-        self.poses[rows[new], :2] = places[new]
-        self._trail[rows[new], :2] = places[new] - PEDESTRIAN_HITCH_M * _direction(headings[new])
+        self.poses[rows[new], :2] = positions[new]
+        self._trail[rows[new], :2] = positions[new] - PEDESTRIAN_HITCH_M * _direction(headings[new])
         self._trail[rows[new], 2] = headings[new]
         before, trail = self.poses[rows, :2], self._trail[rows]
-        step = places - before
+        step = positions - before
         most = PEDESTRIAN_CATCH_UP_MPS * dt_s
         step *= np.minimum(1.0, most / np.maximum(np.hypot(*step.T), 1e-9))[:, None]
         trail = _drag_trailers(trail, before + step, np.full(len(rows), PEDESTRIAN_HITCH_M))
@@ -103,7 +103,7 @@ class PedestrianMotion:
 
 
 def _scaled_gain(per_step: float, dt_s: float) -> float:
-    """What gain over `dt_s` does as much as the given one in steps of GAIN_S."""
+    """The gain over `dt_s` with the effect of `per_step` in steps of GAIN_S."""
     return float(1.0 - (1.0 - per_step) ** (dt_s / GAIN_S))
 
 
@@ -112,7 +112,7 @@ def _direction(heading: Array) -> Array:
 
 
 def _drag_trailers(poses: Array, hitches: Array, reach_m: Array) -> Array:
-    """Poses (R, 3) of trailers after their hooks, `reach_m` ahead, went to places (R, 2)."""
+    """Poses (R, 3) of trailers after their hooks, `reach_m` ahead, moved to positions (R, 2)."""
     line = hitches - poses[:, :2]
     length = np.maximum(np.hypot(line[:, 0], line[:, 1]), 1e-6)
     moved = np.abs(length - reach_m) > 1e-6

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
+from ...core import geometry
+from ...core.domain import Array
 from ...data.scene import NOW, TRACK_STEPS
-from ...domain import Array
 from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
 from .traffic_log import TrafficLog
 
@@ -82,20 +82,20 @@ def open_door(log: TrafficLog, step: int, parked: int) -> ScriptedActor:
 
 
 def pull_out(log: TrafficLog, step: int, parked: int, lane: Array, generator: np.random.Generator) -> ScriptedActor:
-    """A parked car that leaves its place and drives on along a lane (L, 2+) to its left."""
+    """A parked car that leaves its parking position and drives along a lane (L, 2+) to its left."""
     low, high = np.array([PULL_OUT_START_S, PULL_OUT_MPS2, PULL_OUT_MPS, PULL_OUT_M]).T
     start_s, rate, speed, length_m = generator.uniform(low, high)
     since = np.maximum(TIMES_S - start_s, 0.0)
     speeds = np.minimum(rate * since, speed)
     travelled = np.where(since < speed / rate, 0.5 * rate * since**2, speed * (since - 0.5 * speed / rate))
-    place = log.poses[step, parked]
-    (begin,), (beside,) = geometry.project(lane, place[None, :2])
+    parked_pose = log.poses[step, parked]
+    (begin,), (lateral_m,) = geometry.project(lane, parked_pose[None, :2])
     u = np.clip(travelled / length_m, 0.0, 1.0)
-    aside = beside * (1.0 - u**3 * (10.0 - 15.0 * u + 6.0 * u**2))
-    slope = -beside * 30.0 * u**2 * (1.0 - u) ** 2 / length_m
+    offset_m = lateral_m * (1.0 - u**3 * (10.0 - 15.0 * u + 6.0 * u**2))
+    slope = -lateral_m * 30.0 * u**2 * (1.0 - u) ** 2 / length_m
     on_lane = geometry.sample(lane, begin + travelled)
-    poses = geometry.compose(on_lane, np.stack([np.zeros_like(aside), aside, np.arctan(slope)], axis=-1))
-    poses[since == 0.0] = place
+    poses = geometry.compose(on_lane, np.stack([np.zeros_like(offset_m), offset_m, np.arctan(slope)], axis=-1))
+    poses[since == 0.0] = parked_pose
     return ScriptedActor(
         id=int(log.ids[parked]),
         shape=Shape(int(log.shapes[parked])),

@@ -1,7 +1,7 @@
 """Live traffic: SUMO moves all road users, and their states are read after each step.
 
 All arrays have the rows of one `Roster`, so that a road user keeps its row. Objects beside the lanes and pedestrians
-between parked cars are modelled here (`kerbside.py`, `events.py`); SUMO does not know of them.
+between parked cars are modelled here (`kerbside.py`, `events.py`); SUMO does not contain them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from types import TracebackType
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from ...errors import UserError
-from ..network.roads import RoadMap, RoadType
+from ...core import geometry
+from ...core.domain import Array
+from ...infra.errors import UserError
+from ...maps.roads import RoadMap, RoadType
 from ..network.routing import random_walk
-from ..sumo import libsumo
+from ..sumo_library import libsumo
 from .actors import Actors, Lamp, Shape, Snapshot
 from .demand import ROUTE_M, Demand
 from .events import EGO, STEP_S, DriverStates, Events
@@ -29,7 +29,7 @@ from .motion import PedestrianMotion, VehicleMotion
 LATERAL_RESOLUTION_M = 0.8  # bicycles and cars share a lane and pass each other
 EGO_SIZE = (5.176, 2.297, 1.777)
 CURVE_MPS2 = 3.0  # lateral acceleration; SUMO alone turns at the limit of the tyres
-CURVE_SPAN_M = 5.0  # bends are taken over this length, as a car does
+CURVE_SPAN_M = 5.0  # a car turns over this length
 EGO_CLEARANCE_M = 15.0  # no other vehicle is closer when the ego is inserted
 ENTRY_DEADLINE_S = 5.0  # vehicles without room to start until then are removed
 MAINTENANCE_S = 2.0  # period of checks of routes and stuck vehicles
@@ -37,8 +37,8 @@ STUCK_S = 90.0
 LEVEL_M = 3.0  # road users that are this much higher or lower than the ego are on another road, above or below
 MAX_CLIMB_M = 0.6  # of the ego in one step; a larger change is that of another road below or above it ..
 CLIMB_STEPS = 20  # .. until it has lasted this long
-FORCED_MERGE_S = 8.0  # a vehicle that has waited this long at the end of a lane is made to merge
-MIN_EDGES_LEFT = 5  # a route shorter than this is made longer
+FORCED_MERGE_S = 8.0  # a vehicle that has waited this long at the end of a lane is forced to merge
+MIN_EDGES_LEFT = 5  # a shorter route is extended
 LAMPS: Mapping[str, Lamp] = {
     "r": Lamp.RED,
     "s": Lamp.RED,
@@ -119,7 +119,7 @@ class Simulation:
         self.braking = np.zeros(count, bool)
         self.indicator = np.zeros(count, np.int8)
         self.lane = np.full(count, -1, np.int32)
-        self._heights_m = np.full(count, np.nan)  # of the road under drivers and pedestrians, as far as SUMO knows
+        self._heights_m = np.full(count, np.nan)  # of the road under drivers and pedestrians, where SUMO has it
         self._ego_height_m, self._ego_height_steps = np.nan, 0
         self.poses[len(people) + len(extra) :] = standing.poses
         self._vehicle_motion = VehicleMotion(self.roster.sizes[: len(demand.drivers), 0])
@@ -152,13 +152,13 @@ class Simulation:
 
     @contextmanager
     def _wrap_errors(self, what: str) -> Iterator[None]:
-        """SUMO's exceptions as ours."""
+        """Raises SUMO's exceptions as TrafficError."""
         try:
             yield
         except (self._sumo.TraCIException, self._sumo.FatalTraCIError) as fault:
             where = f"network '{self.road_map.name}', seed {self._seed}, {self.time_s:.1f} s"
-            said = " ".join(str(fault).split()) or "no reason given"
-            raise TrafficError(f"SUMO {what} ({where}): {said}") from fault
+            reason = " ".join(str(fault).split()) or "no reason given"
+            raise TrafficError(f"SUMO {what} ({where}): {reason}") from fault
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -213,9 +213,9 @@ class Simulation:
         self._states = self._driver_states()
         driving = self._states.ids
         rows = np.array([self._row[key] for key in driving], int)
-        places_3d = np.array([*map(vehicle.getPosition3D, driving)], float).reshape(-1, 3)
-        fronts = places_3d[:, :2]
-        self._heights_m[rows] = places_3d[:, 2]
+        positions_3d = np.array([*map(vehicle.getPosition3D, driving)], float).reshape(-1, 3)
+        fronts = positions_3d[:, :2]
+        self._heights_m[rows] = positions_3d[:, 2]
         if self._with_ego:
             self._follow_ego_height(float(vehicle.getPosition3D(EGO)[2]))
         speeds = np.array(self._states.speeds_mps, float)
@@ -223,8 +223,8 @@ class Simulation:
 
         walking = list(person.getIDList())
         feet = np.array([self._row[key] for key in walking], int) - self.roster.drivers
-        places = self._kerbside.avoid_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
-        self._pedestrian_motion.follow(feet, places, _headings([*map(person.getAngle, walking)]), self.step_s)
+        positions = self._kerbside.avoid_parked(np.array([*map(person.getPosition, walking)], float).reshape(-1, 2))
+        self._pedestrian_motion.follow(feet, positions, _headings([*map(person.getAngle, walking)]), self.step_s)
 
         drivers, people = self.roster.drivers, self.roster.drivers + self.roster.walkers
         scripted = slice(people, people + len(self._events.actors))
@@ -257,7 +257,7 @@ class Simulation:
                 self._counts["collisions"] += 1
 
     def _remove_pending(self) -> None:
-        """Removes vehicles that found no room to start; they would later appear in view."""
+        """Removes vehicles without room to start; they would later appear in view."""
         for key in self._sumo.simulation.getPendingVehicles():
             self._sumo.vehicle.remove(key)
             self._counts["without_room"] += 1
@@ -270,9 +270,9 @@ class Simulation:
             ahead = vehicle.getRoute(key)[vehicle.getRouteIndex(key) :]
             if len(ahead) > MIN_EDGES_LEFT:
                 continue
-            ways = self._cycling if self.roster.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
-            more = random_walk(ways, self._generator, ROUTE_M, ahead[-1])[1:]
-            if not more:  # the road leads out of the map, and so does the driver
+            network = self._cycling if self.roster.shapes[self._row[key]] == Shape.BICYCLE else self.road_map
+            more = random_walk(network, self._generator, ROUTE_M, ahead[-1])[1:]
+            if not more:  # the road leaves the map: the driver leaves, too
                 continue
             vehicle.setRoute(key, [*ahead, *more])
             self._routes[key] += more
@@ -327,8 +327,8 @@ class Simulation:
     def lamps(self) -> Array:
         """(S,) Lamp of RoadMap.signals, int8."""
         states = {tls: self._sumo.trafficlight.getRedYellowGreenState(tls) for tls, _ in self._signals}
-        shown = [LAMPS.get(states[tls][link], Lamp.OFF) for tls, link in self._signals]
-        return np.array(shown, np.int8)
+        lamps = [LAMPS.get(states[tls][link], Lamp.OFF) for tls, link in self._signals]
+        return np.array(lamps, np.int8)
 
     def snapshot(self) -> Snapshot:
         """All road users except the ego at the present time; without those on roads above and below the ego."""
@@ -354,10 +354,10 @@ class Simulation:
         Afterwards `move_ego` sets its pose. Raises TrafficError if SUMO refuses.
         """
         lane = self.road_map.lanes[lane_key]
-        place = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, :2]
+        front_xy = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, :2]
         with self._wrap_errors("has no place for the ego"):
             for key in self._states.ids:
-                gap = np.hypot(*(self.poses[self._row[key], :2] - place))
+                gap = np.hypot(*(self.poses[self._row[key], :2] - front_xy))
                 if gap < EGO_CLEARANCE_M + 0.5 * self.roster.sizes[self._row[key], 0]:
                     self._remove_driver(key)
             length, width, height = EGO_SIZE
@@ -372,7 +372,7 @@ class Simulation:
             self._sumo.vehicle.setLaneChangeMode(EGO, 0)
         self._with_ego = True
         heading = geometry.sample(lane.lane.centerline, np.array([along_m]))[0, 2]
-        centre = np.array([*(place - 0.5 * length * np.array([np.cos(heading), np.sin(heading)])), heading])
+        centre = np.array([*(front_xy - 0.5 * length * np.array([np.cos(heading), np.sin(heading)])), heading])
         self.move_ego(centre, speed_mps)
 
     def move_ego(self, map_from_ego_centre: Array, speed_mps: float) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import geometry
-from ...domain import Array
-from ..network.roads import RoadMap
+from ...core import geometry
+from ...core.domain import Array
+from ...maps.roads import RoadMap
 from .actors import KIND_OF_SHAPE, Actors, Shape, Snapshot
 from .demand import Demand
 from .events import STEP_S
@@ -19,7 +19,7 @@ __all__ = ["Simulation", "TrafficError", "TrafficLog", "record"]
 
 EVENT_WARM_UP_S = 5.0  # before a recording begins, so that it begins amid events
 SAMPLE_EVERY = 2  # steps per SUMO step; states in between are interpolated
-DENSITIES = (0.8, 1.4)  # of an ordinary afternoon, drawn by seed
+DENSITIES = (0.8, 1.4)  # of an ordinary afternoon, sampled by seed
 RARE_ROAD_WEIGHT = 5.0  # drivers choose rare roads more often, so that fewer towns have to be searched
 
 
@@ -125,19 +125,19 @@ def record(
 def _interpolate_halfway(poses: Array, speeds: Array) -> tuple[Array, Array]:
     """Poses (2 T - 1, N, 3) and speeds (2 T - 1, N) with interpolated samples half-way between samples (T, N, 3).
 
-    Speeds (T, N) are the mean speeds since the sample before. The half-way place divides the distance so that the speed
+    Speeds (T, N) are the mean speeds since the sample before. The half-way point divides the distance so that the speed
     changes evenly (a Catmull-Rom spline along the path).
     """
-    way = speeds[1:]
+    mean_speeds = speeds[1:]
     before, after = speeds[:-1], np.concatenate([speeds[2:], speeds[-1:]])
-    share = 0.5 + (before - after) / np.maximum(16.0 * way, 1e-9)
-    share = np.where(way > 0.0, share.clip(0.0, 1.0), 0.5)
+    share = 0.5 + (before - after) / np.maximum(16.0 * mean_speeds, 1e-9)
+    share = np.where(mean_speeds > 0.0, share.clip(0.0, 1.0), 0.5)
     all_poses = np.repeat(poses, 2, axis=0)[:-1]
     turn = poses[1:] - poses[:-1]
     turn[..., 2] = geometry.wrap(turn[..., 2])
     all_poses[1::2] += share[..., None] * turn
     all_poses[1::2, :, 2] = geometry.wrap(all_poses[1::2, :, 2])
     all_speeds = np.repeat(speeds, 2, axis=0)[:-1]
-    all_speeds[1::2] = 2.0 * share * way
-    all_speeds[2::2] = 2.0 * (1.0 - share) * way
+    all_speeds[1::2] = 2.0 * share * mean_speeds
+    all_speeds[2::2] = 2.0 * (1.0 - share) * mean_speeds
     return all_poses, all_speeds

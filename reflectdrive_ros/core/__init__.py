@@ -1,0 +1,1 @@
+"""Types, frames, the lane graph, token layouts and settings: what every room may use."""

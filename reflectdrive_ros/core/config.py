@@ -1,0 +1,494 @@
+"""All settings, as frozen dataclasses with description and range; YAML files override the defaults.
+
+`load` and `override` refuse an unknown key (the message names the closest one), a wrong type and a value out of range.
+Description and range also become the ROS parameter descriptor that `ros2 param describe` prints.
+`config/reflectdrive.yaml` is `as_yaml` of the defaults:
+
+    python -m reflectdrive_ros.core.config > config/reflectdrive.yaml
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from ..infra.config_fields import (
+    ConfigError,
+    Setting,
+    override,
+    override_dotted,
+    override_from_file,
+    setting,
+    settings,
+)
+from .recipe_config import (
+    DecodingConfig,
+    DriveFineConfig,
+    ReflectDrive2Config,
+    ReflectDriveConfig,
+    ReflexDiffusionConfig,
+)
+
+__all__ = ("ConfigError", "Setting", "override", "override_dotted", "override_from_file", "setting", "settings")
+UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
+MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
+TOKEN_MODEL = (
+    "models/reflectdrive2_small/onnx/card.json",
+    "23462ac0581871f16f1726cd4374ed6160554ebc01bbcce3d604e39f4f6529ad",
+)
+SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with the package
+    "reflectdrive2": TOKEN_MODEL,
+    "reflectdrive": TOKEN_MODEL,
+    "drivefine": (
+        "models/drivefine_small/onnx/card.json",
+        "b3dac72c56f0e3e7dfed65b52f664e64ca4bc98ff8c9eeb517b1794c386e13f0",
+    ),
+    "reflexdiffusion": (
+        "models/reflexdiffusion_small/onnx/card.json",
+        "2f7a697ddc9e279a72c534367075426225f6010a608120070e1909450e1c387a",
+    ),
+}
+DENOISER_PLANNERS = frozenset({"reflexdiffusion"})  # their network reads lanes and agents, no images
+
+
+@dataclass(frozen=True)
+class VehicleConfig:
+    """Dimensions of the vehicle; the defaults are the minivan of nuPlan and PandaSet."""
+
+    length_m: float = setting(5.176, "bumper to bumper", 1.0, 25.0)
+    width_m: float = setting(2.297, "mirrors included", 0.5, 4.0)
+    wheel_base_m: float = setting(3.089, "front axle to rear axle", 0.5, 15.0)
+    rear_axle_to_center_m: float = setting(
+        1.461, "from base_link (rear axle) forward to the centre of the bounding box", -5.0, 10.0
+    )
+    max_steering_rad: float = setting(1.0472, "largest road-wheel angle", 0.1, 1.4)
+
+
+@dataclass(frozen=True)
+class CamerasConfig:
+    """The three front cameras, left to right."""
+
+    names: tuple[str, ...] = setting(("front_left", "front", "front_right"), "one name per camera, left to right")
+    anchor: str = setting("front", "the camera whose image starts a planning step")
+    topics: tuple[str, ...] = setting((), "image topics, one per name; empty: ~/input/camera/<name>/image")
+    info_topics: tuple[str, ...] = setting((), "camera_info topics; empty: ~/input/camera/<name>/camera_info")
+    compressed: bool = setting(True, "image topics carry CompressedImage rather than Image")
+    width: int = setting(640, "px; images are decoded to this width unless a network defines its own", 16, 4096)
+    height: int = setting(360, "px; likewise", 16, 4096)
+    match_tolerance_s: float = setting(
+        0.06, "largest difference between the stamps of the cameras of one instant", 0.0, 1.0
+    )
+    pair_interval_s: float = setting(0.5, "age of the older of the two camera instants that a planner gets", 0.0, 5.0)
+    pair_tolerance_s: float = setting(0.12, "tolerance on that age", 0.0, 1.0)
+    megapixels_max: float = setting(
+        16.0, "larger images are refused by their header, before decoding; 4K has 8.3", 0.01, 1000.0
+    )
+    reproject: bool = setting(
+        True,
+        "re-project images of another rig into the network's cameras, from camera_info and /tf_static; false: only "
+        "scale them",
+    )
+    rectified: bool = setting(
+        False, "the images are rectified (image_rect): p and r of camera_info hold, without distortion"
+    )
+    domain: str = setting(
+        "recorded images",
+        "what the images are, in the words of a model's card: recorded images (real cameras) or rendered images (the "
+        "proving ground, whose bags say it themselves)",
+    )
+    frozen_after: int = setting(
+        10, "number of identical consecutive images after which the camera counts as frozen", 2, 1000
+    )
+    required: bool = setting(
+        True,
+        "stop if the cameras are missing; set it to false for constant_velocity and route_follower where there are no "
+        "cameras. reflexdiffusion needs none, whatever this is",
+    )
+
+
+@dataclass(frozen=True)
+class InputsConfig:
+    """Which inputs are used, and their maximum age against the newest image (against odometry without cameras)."""
+
+    image_max_age_s: float = setting(0.25, "oldest image that may start a step", 0.0, 10.0)
+    odometry_max_age_s: float = setting(0.2, "age of odometry against the image", 0.0, 10.0)
+    acceleration_max_age_s: float = setting(0.5, "acceleration; older ones count as 0, with a diagnostic", 0.0, 10.0)
+    objects_max_age_s: float = setting(0.5, "objects; older ones count as unknown, with a diagnostic", 0.0, 10.0)
+    route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
+    lanelet_map: str = setting(
+        "",
+        "the map's .osm file, for routes of type lanelet, drivable space of type map, and the lanes that "
+        "reflexdiffusion reads; empty: Autoware's map topic",
+    )
+    lanelet_origin_lat: float = setting(
+        0.0, "degrees; origin of the map frame (UTM) of the file; 0, 0: use its tags local_x, local_y", -90.0, 90.0
+    )
+    lanelet_origin_lon: float = setting(0.0, "degrees; likewise", -180.0, 180.0)
+    objects_type: str = setting("predicted", "predicted, tracked or none")
+    drivable_type: str = setting(
+        "none",
+        "source of the drivable space: none, map (the lanelets of inputs.lanelet_map or the topic) or grid",
+    )
+    drivable_max_age_s: float = setting(0.5, "drivable grid; older ones count as unknown, with a diagnostic", 0.0, 10.0)
+    obstacles_type: str = setting(
+        "none", "cloud: unclassified obstacles from a PointCloud2 without ground points; none: no such topic"
+    )
+    lights_type: str = setting(
+        "groups",
+        "groups (autoware_perception_msgs/TrafficLightGroupArray) or none; used where a map is read, which has the "
+        "stop lines",
+    )
+    lights_max_age_s: float = setting(
+        1.0, "state of a traffic light; an older one counts as lights.unknown_after_red or lights.unknown", 0.0, 10.0
+    )
+    obstacles_max_age_s: float = setting(0.3, "point cloud; older ones count as unknown, with a diagnostic", 0.0, 10.0)
+    grid_resolution_max_m: float = setting(0.5, "a coarser grid is refused: it cannot resolve a lane", 0.05, 5.0)
+    objects_max: int = setting(500, "objects kept, nearest first; the rest is counted in the diagnostics", 1, 100_000)
+    object_extent_max_m: float = setting(40.0, "a longer box is refused as a perception fault", 1.0, 60.0)
+    message_max_mb: float = setting(
+        2.0,
+        "larger objects, routes and transforms are refused unread: reading blocks the node for 5 to 20 ms per MB",
+        0.01,
+        1000.0,
+    )
+    bulk_max_mb: float = setting(
+        36.0,
+        "likewise images, grids, clouds and maps, 1 to 2 ms per MB; a raw 4K image with 4 bytes per pixel has 33.2",
+        0.01,
+        1000.0,
+    )
+
+    # Constants, not settings: without an annotation they are no fields.
+    grid_free_below = 50  # cells of a grid below this value are drivable; unknown ones are not
+    route_points_max = 2000  # longer routes are thinned
+    clock_jump_s = 1.0  # stamps that go back by more are a restart: buffers are cleared
+
+    @property
+    def needs_map(self) -> bool:
+        """Whether the route or the drivable space come from a map."""
+        return self.route_type == "lanelet" or self.drivable_type == "map"
+
+
+@dataclass(frozen=True)
+class RouteConfig:
+    """When the car is on its route."""
+
+    max_distance_m: float = setting(
+        5.0,
+        "a car whose rear axle is further from the line of its route stops; raise it where it may drive more than one "
+        "lane beside the route's, by 3.5 m a lane",
+        1.0,
+        25.0,
+    )
+
+    @property
+    def back_within_m(self) -> float:
+        """A car that has left its route is on it again within this distance: at the limit it must not stop and start in
+        turn."""
+        return 0.9 * self.max_distance_m
+
+
+@dataclass(frozen=True)
+class GuardConfig:
+    """Final check of a plan: what the vehicle can follow and what is safe."""
+
+    safe_horizon_s: float = setting(3.0, "a plan must not collide within this time", 0.5, 10.0)
+    clearance_m: float = setting(
+        0.3,
+        "gap to objects that a plan must keep; where it is smaller already it may shrink to 0.15 m, not further",
+        0.0,
+        2.0,
+    )
+    max_speed_mps: float = setting(40.0, "largest speed of a plan", 0.5, 80.0)
+    max_acceleration_mps2: float = setting(5.0, "largest acceleration of a plan", 0.5, 15.0)
+    max_deceleration_mps2: float = setting(9.0, "largest deceleration of a plan", 0.5, 15.0)
+    max_lateral_acceleration_mps2: float = setting(6.0, "speed squared times curvature", 0.5, 15.0)
+    max_curvature_per_m: float = setting(0.35, "largest curvature of a plan", 0.01, 2.0)
+    max_start_gap_m: float = setting(
+        2.0, "largest distance of the first pose from where the present speed leads", 0.1, 10.0
+    )
+    comfort_braking_mps2: float = setting(2.5, "deceleration of the stop plan, first choice", 0.5, 5.0)
+    hard_braking_mps2: float = setting(5.0, "second choice, if the first collides", 0.5, 9.0)
+    emergency_braking_mps2: float = setting(8.0, "last choice", 0.5, 12.0)
+
+
+@dataclass(frozen=True)
+class LightsConfig:
+    """Traffic lights whose state is unknown or old, once a first message with lights has arrived."""
+
+    unknown: str = setting(
+        "caution",
+        "how to drive past the stop line of a light whose state is unknown: stop before it, caution (at most "
+        "lights.caution_speed_mps) or pass",
+    )
+    unknown_after_red: str = setting(
+        "stop", "likewise, if the light was red when its state was last known: stop, or the same as lights.unknown"
+    )
+    caution_speed_mps: float = setting(5.0, "largest speed at a stop line that is passed with caution", 0.5, 40.0)
+
+    def __post_init__(self) -> None:
+        for name in ("unknown", "unknown_after_red"):
+            if getattr(self, name) not in UNKNOWN_LIGHT_POLICIES:
+                raise ConfigError(
+                    f"lights.{name} is '{getattr(self, name)}', expected one of {', '.join(UNKNOWN_LIGHT_POLICIES)}"
+                )
+        if self.unknown_after_red not in ("stop", self.unknown):
+            raise ConfigError(
+                f"lights.unknown_after_red is '{self.unknown_after_red}', expected stop or '{self.unknown}' as "
+                "lights.unknown has"
+            )
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Deadlines, and what is published when a plan is late or refused."""
+
+    deadline_ms: float = setting(80.0, "a plan that took longer is LATE", 1.0, 10_000.0)
+    carry_max_s: float = setting(1.0, "how long an accepted plan may be reused in place of a refused one", 0.0, 5.0)
+    max_lateral_shift_m: float = setting(
+        0.5, "largest lateral distance to the last plan, unless safety requires more; 0: no limit", 0.0, 10.0
+    )
+    watchdog_ms: float = setting(
+        250.0, "without a finished step for this long the watchdog publishes the stop plan", 20.0, 1e4
+    )
+
+
+@dataclass(frozen=True)
+class IdmConfig:
+    """Intelligent Driver Model of the planner route_follower."""
+
+    max_acceleration_mps2: float = setting(1.5, "largest acceleration", 0.1, 5.0)
+    comfortable_braking_mps2: float = setting(2.0, "comfortable deceleration", 0.1, 8.0)
+    headway_s: float = setting(1.5, "time gap to the car ahead", 0.2, 5.0)
+    min_gap_m: float = setting(2.0, "gap at standstill", 0.0, 20.0)
+    lane_margin_m: float = setting(0.3, "objects this close to the path of the vehicle block it", 0.0, 5.0)
+    max_lateral_acceleration_mps2: float = setting(2.0, "limit of lateral acceleration in curves", 0.2, 6.0)
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """What is published."""
+
+    dt_s: float = setting(0.1, "interval of published points; Autoware's smoothers assume 0.1", 0.02, 1.0)
+    horizon_s: float = setting(8.0, "horizon of the plans of the baselines", 1.0, 20.0)
+    map_frame: str = setting("map", "frame of the published plans")
+    generator_name: str = setting(
+        "ReflectDrive",
+        "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
+        "<generator_name><full name of the node>_<slot>",
+    )
+
+
+@dataclass(frozen=True)
+class ScoringConfig:
+    """Form and weights of the driving score; the defaults are those of NAVSIM."""
+
+    form: str = setting("pdms", "pdms (NAVSIM v1.1) or epdms (v2: more multipliers, lane keeping, extended comfort)")
+    progress_weight: float = setting(5.0, "ego progress", 0.0, 100.0)
+    ttc_weight: float = setting(5.0, "time to collision", 0.0, 100.0)
+    comfort_weight: float = setting(2.0, "comfort", 0.0, 100.0)
+    lane_keeping_weight: float = setting(2.0, "lane keeping; epdms only", 0.0, 100.0)
+    extended_comfort_weight: float = setting(
+        2.0, "consistency with the previous plan; epdms with a previous plan only", 0.0, 100.0
+    )
+    clearance_max_m = 5.0  # m, larger gaps to other boxes are reported as this; a constant, not a setting
+
+    def __post_init__(self) -> None:
+        if self.form not in ("pdms", "epdms"):
+            raise ConfigError(f"scoring.form is '{self.form}', expected pdms or epdms")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The weights of learned planners."""
+
+    file: str = setting(
+        TOKEN_MODEL[0],
+        "weights (.safetensors) or the card.json of exported graphs; empty for planners without a model. A shipped "
+        "model is replaced by that of the planner. A relative path is searched beside the configuration file (not that "
+        "of a shipped model), in the working directory, then in the package's share folder or checkout",
+    )
+    sha256: str = setting(TOKEN_MODEL[1], "expected hash of that file; a file with another hash is refused")
+    backend: str = setting(
+        "auto",
+        "inference backend: auto (the fastest installed one that reads the file), torch (weights), onnxruntime "
+        "(graphs) or tensorrt (graphs whose engines `reflectdrive engine` has built on this machine)",
+    )
+    device: str = setting("auto", "auto (a GPU if the backend finds one), cpu, cuda, cuda:1, ..")
+    engines: str = setting("", "folder of TensorRT engines; empty: the folder `engines` beside the card of the graphs")
+    threads: int = setting(
+        2,
+        "CPU threads of the network. ONNX Runtime splits the batch of goals among them, which is robust on a loaded "
+        "machine; torch splits every operator, which is many times slower there",
+        1,
+        64,
+    )
+
+    def __post_init__(self) -> None:
+        if self.backend not in MODEL_BACKENDS:
+            raise ConfigError(f"model.backend is '{self.backend}', expected one of {', '.join(MODEL_BACKENDS)}")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigError(f"model.device is '{self.device}', expected auto, cpu, cuda or cuda:<number>")
+
+    @property
+    def is_shipped(self) -> bool:
+        """Whether it is a model that comes with the package, under its own path."""
+        return (self.file, self.sha256.lower()) in SHIPPED_MODELS.values()
+
+
+@dataclass(frozen=True)
+class RepairConfig:
+    """Repair of unsafe plans; the defaults are those of the paper where it gives them."""
+
+    iterations: int = setting(
+        2,
+        "largest number (paper: 10; on `val` 1 to 5 score the same within noise, 10 0.5 less); 0 disables repair",
+        0,
+        100,
+    )
+    max_stalled_iterations: int = setting(1, "stop after this many iterations without improvement", 1, 100)
+    delta: int = setting(
+        5,
+        "search radius around a waypoint, Manhattan distance in bins: 61 token pairs (paper: 10, 221 pairs; on `val` "
+        "3, 5 and 10 score the same within noise)",
+        0,
+        30,
+    )
+    stop_gap_m: float = setting(
+        1.0,
+        "plans that search and repair consider safe stop before an agent with this gap; less where less is free",
+        0.0,
+        10.0,
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings.
+
+    A shipped model is replaced by that of the planner.
+    """
+
+    planner: str = setting(
+        "reflectdrive2",
+        "planner: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive, drivefine, "
+        "reflexdiffusion",
+    )
+    speed_limit_mps: float = setting(13.9, "used where the map has no limit", 0.5, 60.0)
+    vehicle: VehicleConfig = field(default_factory=VehicleConfig)
+    cameras: CamerasConfig = field(default_factory=CamerasConfig)
+    inputs: InputsConfig = field(default_factory=InputsConfig)
+    route: RouteConfig = field(default_factory=RouteConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    lights: LightsConfig = field(default_factory=LightsConfig)
+    idm: IdmConfig = field(default_factory=IdmConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    reflectdrive2: ReflectDrive2Config = field(default_factory=ReflectDrive2Config)
+    reflectdrive: ReflectDriveConfig = field(default_factory=ReflectDriveConfig)
+    drivefine: DriveFineConfig = field(default_factory=DriveFineConfig)
+    reflexdiffusion: ReflexDiffusionConfig = field(default_factory=ReflexDiffusionConfig)
+    repair: RepairConfig = field(default_factory=RepairConfig)
+
+    def __post_init__(self) -> None:
+        cameras, count = self.cameras, len(self.cameras.names)
+        if len(set(cameras.names)) != count or count == 0:
+            raise ConfigError(f"cameras.names is {list(cameras.names)}, expected different names")
+        for name in cameras.names:
+            if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):  # it becomes part of topic names
+                raise ConfigError(f"cameras.names holds {name!r}, expected letters, digits and underscores")
+        if cameras.anchor not in cameras.names:
+            raise ConfigError(f"cameras.anchor is '{cameras.anchor}', expected one of {list(cameras.names)}")
+        for name in ("topics", "info_topics"):
+            if len(getattr(cameras, name)) not in (0, count):
+                raise ConfigError(f"cameras.{name} has {len(getattr(cameras, name))} entries for {count} cameras")
+        for name, value, allowed in (
+            ("inputs.route_type", self.inputs.route_type, ("path", "lanelet")),
+            ("inputs.objects_type", self.inputs.objects_type, ("predicted", "tracked", "none")),
+            ("inputs.drivable_type", self.inputs.drivable_type, ("none", "map", "grid")),
+            ("inputs.obstacles_type", self.inputs.obstacles_type, ("none", "cloud")),
+            ("inputs.lights_type", self.inputs.lights_type, ("groups", "none")),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
+        if bool(self.model.file) != bool(self.model.sha256):
+            raise ConfigError("model.file and model.sha256 go together: give both or neither")
+        shipped = SHIPPED_MODELS.get(self.planner)
+        if shipped is not None and self.model.is_shipped:
+            file, sha256 = shipped
+            object.__setattr__(self, "model", dataclasses.replace(self.model, file=file, sha256=sha256))
+
+    @property
+    def needs_cameras(self) -> bool:
+        """Whether the car stops without images: `cameras.required`, but never for a planner that reads no images."""
+        return self.cameras.required and self.planner not in DENOISER_PLANNERS
+
+    @property
+    def uses_map(self) -> bool:
+        """Whether a map is read: for the route, the drivable space, or the lanes that the planner reads."""
+        return self.inputs.needs_map or self.planner in DENOISER_PLANNERS
+
+    @property
+    def uses_lights(self) -> bool:
+        """Whether traffic lights are read: their stop lines come from the map."""
+        return self.uses_map and self.inputs.lights_type == "groups"
+
+    @property
+    def map_by_topic(self) -> bool:
+        """Whether the map comes from Autoware's topic: one is read, and no file is configured."""
+        return self.uses_map and not self.inputs.lanelet_map
+
+
+def load(path: str | Path, base: Config | None = None) -> Config:
+    """`base` (the defaults) overridden by a YAML file; the path of a model file beside that file becomes absolute.
+
+    The path of a shipped model stays as it is, so that the model still follows the planner. Raises ConfigError for a
+    file that cannot be used.
+    """
+    path = Path(path)
+    config: Config = override_from_file(base or Config(), path)
+    beside = path.parent.absolute() / config.model.file
+    if (
+        config.model.file and not config.model.is_shipped and os.path.isfile(beside)
+    ):  # Path.is_file raises for some names
+        return dataclasses.replace(config, model=dataclasses.replace(config.model, file=str(beside)))
+    return config
+
+
+def as_yaml(config: Config) -> str:
+    """The configuration as YAML for `load`; description and range of each setting are comments."""
+    lines = [
+        "# All settings of reflectdrive with their defaults. Keep only what you change.",
+        "# An unknown key, a wrong type or a value out of range is refused with an error that says what to do.",
+    ]
+    present = ""
+    for leaf in settings(config):
+        *section, key = leaf.name.split(".")
+        if section and section[0] != present:
+            present = section[0]
+            summary = (type(getattr(config, present)).__doc__ or "").splitlines()[0]
+            lines += ["", f"# {summary}", f"{present}:"]
+        indent = "  " * len(section)
+        bounds = "" if leaf.low is None else f" ({leaf.low:g} to {leaf.high:g})"
+        lines += [""] if not section else []
+        lines += textwrap.wrap(
+            leaf.doc + bounds, 118 - len(indent), initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "
+        )
+        value = list(leaf.value) if isinstance(leaf.value, tuple) else leaf.value
+        text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+        lines.append(f"{indent}{key}: {text}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(as_yaml(Config()))

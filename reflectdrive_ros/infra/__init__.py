@@ -1,0 +1,1 @@
+"""What every program needs and no planner: files, processes, storage, commands, errors."""

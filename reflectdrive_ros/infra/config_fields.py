@@ -1,0 +1,158 @@
+"""Typed, documented settings in frozen dataclasses, and their strict override by nested values or a YAML file.
+
+With these functions `core/config.py` and `core/recipe_config.py` define the settings of planning, and
+`training/settings.py` those of training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import reprlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from .documents import DocumentError, read_yaml
+from .errors import UserError
+from .files import shown
+
+
+class ConfigError(UserError, ValueError):
+    """A setting is wrong; the message names it, its value, the expected value and what to do."""
+
+
+def setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
+    """A dataclass field with its description and inclusive range; `choices` follow from the default's type."""
+    metadata = {"doc": doc, "low": low, "high": high}
+    if isinstance(default, tuple):
+        return field(default_factory=lambda: default, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting with its dotted name."""
+
+    name: str
+    value: Any
+    kind: type
+    doc: str
+    low: float | None
+    high: float | None
+
+
+def settings(config: Any, prefix: str = "") -> Iterator[Setting]:
+    """All settings of a configuration, in order of definition."""
+    hints = get_type_hints(type(config))
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings(value, f"{prefix}{entry.name}.")
+        else:
+            kind = tuple if isinstance(value, tuple) else hints[entry.name]
+            meta = entry.metadata
+            yield Setting(prefix + entry.name, value, kind, meta["doc"], meta["low"], meta["high"])
+
+
+FORMER_NAMES = {  # settings of earlier versions, and what to do about them
+    "decoding.goals_looked_at": "is now called decoding.rescore_goals",
+    "decoding.goal_trust": "is now called decoding.goal_value_power",
+    "reflectdrive2.careful_nats": "is now called reflectdrive2.goal_logprob_margin",
+    "reflectdrive2.choose": "is now called reflectdrive2.score_goals",
+    "repair.patience": "is now called repair.max_stalled_iterations",
+} | {
+    f"{section}.{name}": "is a constant now: remove it"
+    for section, names in {
+        "inputs": (
+            *("obstacle_low_m", "obstacle_high_m", "obstacle_range_m", "obstacle_cell_m"),
+            *("obstacle_points_min", "obstacles_max"),
+            *("grid_free_below", "route_points_max", "clock_jump_s"),
+        ),
+        "scoring": ("clearance_max_m",),
+        "decoding": ("goal_floor", "edit_at_most"),
+        "reflectdrive2": ("max_jump_m", "max_gap_s"),
+        "repair": ("anchors", "stride"),
+    }.items()
+    for name in names
+}
+_short = reprlib.Repr()  # a wrong value may be long, nested or contain itself
+_short.maxstring = _short.maxother = 80
+
+
+def _number(name: str, kind: type, value: Any, low: float | None, high: float | None) -> Any:
+    right = isinstance(value, int) if kind is int else isinstance(value, (int, float))
+    if isinstance(value, bool) or not right:
+        raise ConfigError(f"setting {name} is {_short.repr(value)} ({type(value).__name__}), expected {kind.__name__}")
+    if not (low is None or value >= low) or not (high is None or value <= high):
+        raise ConfigError(f"setting {name} is {value}, expected {low} to {high}")
+    return kind(value)
+
+
+def _leaf(name: str, kind: type, value: Any, low: float | None, high: float | None) -> Any:
+    if kind in (int, float):
+        return _number(name, kind, value, low, high)
+    if kind is tuple:
+        if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) for entry in value):
+            raise ConfigError(f"setting {name} is {_short.repr(value)}, expected a list of strings")
+        return tuple(value)
+    if not isinstance(value, kind):
+        raise ConfigError(f"setting {name} is {_short.repr(value)} ({type(value).__name__}), expected {kind.__name__}")
+    return value
+
+
+def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """The configuration overridden by nested `values`. Raises ConfigError naming the setting and what to do."""
+    if not isinstance(values, Mapping):
+        section = f"section {prefix[:-1]}" if prefix else "the configuration"
+        raise ConfigError(f"{section} is {_short.repr(values)}, expected settings as key: value")
+    leaves = {entry.name: entry for entry in dataclasses.fields(config)}
+    hints = get_type_hints(type(config))
+    changed: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in leaves:
+            if prefix + str(key) in FORMER_NAMES:
+                raise ConfigError(f"setting {prefix}{key} {FORMER_NAMES[prefix + str(key)]}")
+            near = difflib.get_close_matches(str(key), leaves, n=1, cutoff=0.5)
+            hint = f"did you mean '{prefix}{near[0]}'?" if near else f"expected one of {', '.join(leaves)}"
+            raise ConfigError(f"unknown setting {_short.repr(prefix + str(key))}; {hint}")
+        present, meta = getattr(config, key), leaves[key].metadata
+        if dataclasses.is_dataclass(present):
+            changed[key] = override(present, value, f"{prefix}{key}.")
+        else:
+            kind = tuple if isinstance(present, tuple) else hints[key]
+            changed[key] = _leaf(prefix + key, kind, value, meta["low"], meta["high"])
+    return dataclasses.replace(config, **changed)
+
+
+def override_dotted(config: Any, values: Mapping[str, Any]) -> Any:
+    """As `override`, with names such as `guard.max_speed_mps`. A name and a prefix of it exclude each other."""
+    for name in values:
+        for outer in values:
+            if name.startswith(f"{outer}."):
+                raise ConfigError(f"'{outer}' and '{name}' are both given; give one of them")
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        at = nested
+        for part in path:
+            at = at.setdefault(part, {})
+        at[last] = value
+    return override(config, nested)
+
+
+def override_from_file(config: Any, path: Path) -> Any:
+    """The configuration overridden by a YAML file. Raises ConfigError for a file that cannot be used."""
+    try:
+        content = read_yaml(path)
+    except FileNotFoundError:
+        raise ConfigError(f"configuration file {shown(path)} does not exist") from None
+    except OSError as fault:
+        raise ConfigError(f"configuration file {shown(path)} cannot be read: {fault.strerror}") from None
+    except DocumentError as fault:
+        raise ConfigError(f"configuration file {shown(path)} {fault}") from None
+    try:
+        return override(config, {} if content is None else content)
+    except ConfigError as fault:
+        raise ConfigError(f"{path}: {fault}") from None

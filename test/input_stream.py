@@ -1,0 +1,34 @@
+"""What a car sends, put into inputs or a planning core instant by instant."""
+
+from messages import CAMERAS, acceleration, camera_info, jpeg, ns, odometry, predicted_objects, route, tf_static
+from scenes import config
+
+from reflectdrive_ros.ros.inputs.snapshot import Inputs
+
+
+def small(**settings):
+    return config(cameras__width=64, cameras__height=36, planner="constant_velocity", **settings)
+
+
+def latched(sink):
+    sink.put("route", route(), 0)
+    sink.put("tf_static", tf_static(), 0)
+    for camera in CAMERAS:
+        sink.put(f"info:{camera}", camera_info(camera), 0)
+
+
+def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
+    """Everything a car sends at one moment; images change from moment to moment."""
+    now = ns(seconds)
+    sink.put("odometry", odometry(seconds, x=5.0 * seconds, **ego), now)
+    sink.put("acceleration", acceleration(seconds), now)
+    if objects:
+        sink.put("objects", predicted_objects(seconds, (60.0, 0.0, 0.0, 5.0, 4.5)), now)
+    for camera in cameras:
+        sink.put(f"image:{camera}", jpeg(seconds, camera, round(10 * seconds) if shade is None else shade), now)
+
+
+def ready(**settings):
+    made = Inputs(small(**settings))
+    latched(made)
+    return made

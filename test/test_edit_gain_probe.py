@@ -1,0 +1,36 @@
+"""The probe tells slopes that features determine from those that they do not, and runs on a scene set."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_rl_runs import network_to_begin_with  # noqa: F401 (a fixture)
+from tiny_training import two_sets  # noqa: F401 (a fixture)
+
+from reflectdrive_ros.training.edit_gain_probe import CHANGE_NAMES, predicted_shares
+
+
+def test_slopes_that_features_determine_are_predicted():
+    rng = np.random.default_rng(1)
+    features = rng.standard_normal((600, 8))
+    slopes = features @ rng.normal(0.0, 0.01, (8, 4))
+    assert min(predicted_shares(features, slopes)) > 0.8
+    half = slopes + slopes.std(0) * rng.standard_normal(slopes.shape)
+    np.testing.assert_allclose(predicted_shares(features, half), 0.5, atol=0.1)
+
+
+def test_slopes_of_which_features_tell_nothing_are_not():
+    rng = np.random.default_rng(2)
+    shares = predicted_shares(rng.standard_normal((600, 8)), rng.normal(0.0, 0.02, (600, 4)))
+    assert max(shares) < 0.03
+
+
+@pytest.mark.usefixtures("sets")
+def test_the_program_prints_a_row_for_each_change(sets, init):
+    words = ["--model", init, "--train", sets[0], "--limit", 4, "--workers", 1]
+    program = [sys.executable, "-m", "reflectdrive_ros.training.edit_gain_probe", *map(str, words)]
+    process = subprocess.run(program, capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stderr
+    assert all(name in process.stdout for name in CHANGE_NAMES)
+    assert "4 scenes" in process.stdout

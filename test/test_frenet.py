@@ -1,0 +1,142 @@
+"""Plans are read against the road they follow: its bends are none of the driver's, and noise is told from both."""
+
+import numpy as np
+import pytest
+
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import EgoState
+from reflectdrive_ros.core.tokens import Codebook
+from reflectdrive_ros.planning.postprocess.waypoints import smooth_points
+from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
+
+BOOK = Codebook()
+NOWHERE = np.zeros((0, 3))
+
+
+def roundabout(radius=12.0, before=8.0):
+    """A route that comes straight and then circles to the left, nearly once around."""
+    round_it = kinematics.arc(1.0 / radius, np.arange(0.0, 1.9 * np.pi * radius, 1.0))
+    straight = np.stack([np.arange(-10.0, before), np.zeros(round(10 + before)), np.zeros(round(10 + before))], 1)
+    return np.concatenate([straight, geometry.compose(np.array([before, 0.0, 0.0]), round_it)])
+
+
+def turn(radius=10.0, before=8.0):
+    """A route that comes straight and turns left."""
+    line = kinematics.arc(1.0 / radius, np.arange(0.0, 0.5 * np.pi * radius))
+    onward = geometry.compose(line[-1], kinematics.arc(0.0, np.arange(1.0, 40.0)))
+    comes = kinematics.arc(0.0, np.arange(-10.0, before))
+    return np.concatenate([comes, geometry.compose(np.array([before, 0.0, 0.0]), np.concatenate([line, onward]))])
+
+
+def along(route, metres, beside=0.0):
+    """Poses on a route, so many metres from the car and beside it."""
+    here, _ = geometry.ego_on_route(route)
+    poses = geometry.sample(route, here + np.asarray(metres, float))
+    left = np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], 1)
+    return np.concatenate([poses[:, :2] + beside * left, poses[:, 2:]], 1)
+
+
+def ego(speed):
+    return EgoState(0, np.zeros(3), speed, 0.0, 0.0)
+
+
+def rounded(poses):
+    return BOOK.decode(BOOK.encode(poses[:, :2]))
+
+
+def error(poses, truth):
+    return np.abs(geometry.wrap(poses[..., 2] - truth[..., 2])).mean()
+
+
+@pytest.mark.parametrize("beside", [-2.0, 0.0, 2.0])
+def test_points_come_back_from_the_straight_road(beside):
+    route = roundabout()
+    road = FrenetFrame.of(route)
+    metres = 5.0 * np.arange(1, 9)
+    points = along(route, metres, beside)[:, :2]
+    straight, heading = road.to_frenet(points)
+    np.testing.assert_allclose(straight, np.stack([metres, np.full(8, beside)], 1), atol=0.15)
+    np.testing.assert_allclose(geometry.wrap(heading - along(route, metres)[:, 2]), 0.0, atol=0.05)
+    np.testing.assert_allclose(road.to_cartesian(straight), points, atol=0.1)
+
+
+def test_headings_at_a_turn_are_known_better_from_the_road_than_from_rounded_points():
+    route = turn()
+    road, rng = FrenetFrame.of(route), np.random.default_rng(0)
+    plain, against = [], []
+    for _ in range(40):
+        metres = rng.uniform(1.5, 4.0)
+        truth = along(route, metres * np.arange(1, 9))
+        for way, found in ((None, plain), (road, against)):
+            found.append(
+                error(poses_on_road(smooth_points(rounded(truth), ego(2 * metres), 0.5, 0.3, way), way), truth)
+            )
+    assert np.mean(against) < 0.8 * np.mean(plain)
+
+
+def test_rounding_is_taken_out_better_along_the_road_and_no_point_leaves_its_bin():
+    route = roundabout()
+    road, rng = FrenetFrame.of(route), np.random.default_rng(1)
+    plain, against = [], []
+    for _ in range(40):
+        speed = rng.uniform(4.0, 8.0)
+        truth = along(route, 0.5 * speed * np.arange(1, 9))
+        points = rounded(truth)
+        for way, found in ((None, plain), (road, against)):
+            moved = smooth_points(points, ego(speed), 0.5, 0.3, way)
+            assert np.abs(moved - points).max() <= 0.15 + 1e-12
+            found.append(np.hypot(*(moved - truth[:, :2]).T).mean())
+    assert np.mean(against) < 0.9 * np.mean(plain)
+
+
+def test_a_plan_that_leaves_the_road_is_read_without_it():
+    road = FrenetFrame.of(np.array([[-10.0, 0.0], [200.0, 0.0]]))
+    aside = kinematics.arc(1.0 / 15.0, 3.0 * np.arange(1, 9))  # a turn off a road that goes straight on
+    back = np.stack([-1.6 * np.arange(1, 9), np.zeros(8)], 1)  # reversing
+    for points in (aside[:, :2], back):
+        np.testing.assert_array_equal(poses_on_road(points, road), poses_on_road(points, None))
+        still = smooth_points(points, ego(6.0), 0.5, 0.3)
+        np.testing.assert_array_equal(smooth_points(points, ego(6.0), 0.5, 0.3, road), still)
+    both = np.stack([aside[:, :2], np.stack([3.0 * np.arange(1, 9), np.zeros(8)], 1)])
+    np.testing.assert_array_equal(poses_on_road(both, road)[0], poses_on_road(both, None)[0])
+
+
+def test_a_change_of_lane_stays_one():
+    """The road says where it leads, not that the car keeps to its middle."""
+    road = FrenetFrame.of(np.array([[-10.0, 0.0], [200.0, 0.0]]))
+    x = 5.0 * np.arange(1, 9)
+    y = 3.5 / (1.0 + np.exp(-(x - 20.0) / 5.0)) - 3.5 / (1.0 + np.exp(4.0))
+    truth = np.stack([x, y, np.arctan(np.gradient(y, x))], 1)
+    found = poses_on_road(smooth_points(rounded(truth), ego(10.0), 0.5, 0.3, road), road)
+    np.testing.assert_allclose(found[:, 1], y, atol=0.2)
+    assert found[3, 2] > 0.1
+    assert error(found, truth) < 0.04
+
+
+def test_a_route_that_meets_itself_again_does_not_catch_a_plan_that_is_not_there_yet():
+    route = roundabout()  # nearly closed: its end lies beside where the circle begins
+    road = FrenetFrame.of(route)
+    points = along(route, np.linspace(2.0, 16.0, 8), beside=-1.5)[:, :2]
+    straight, _ = road.to_frenet(points)
+    np.testing.assert_allclose(straight[:, 0], np.linspace(2.0, 16.0, 8), atol=0.4)
+    behind_the_end = np.array([[300.0, 0.0], [330.0, 0.0]])
+    short = FrenetFrame.of(np.array([[-5.0, 0.0], [10.0, 0.0]]))
+    np.testing.assert_allclose(short.to_frenet(behind_the_end).points, behind_the_end, atol=1e-9)
+
+
+def test_left_is_as_right_and_a_standing_car_keeps_its_heading():
+    route = roundabout()
+    points = rounded(along(route, 3.0 * np.arange(1, 9)))
+    one = poses_on_road(points, FrenetFrame.of(route))
+    other = poses_on_road(points * [1, -1], FrenetFrame.of(route * [1, -1, -1]))
+    np.testing.assert_allclose(other, one * [1, -1, -1], atol=1e-9)
+    np.testing.assert_allclose(poses_on_road(np.zeros((8, 2)), FrenetFrame.of(route)), 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "route", [NOWHERE, np.zeros((3, 3)), np.array([[-10.0, 8.0], [200.0, 8.0]])], ids=["none", "a place", "elsewhere"]
+)
+def test_without_a_road_points_are_read_as_they_are(route):
+    assert FrenetFrame.of(route) is None
+    points = rounded(kinematics.arc(0.05, 4.0 * np.arange(1, 9)))
+    np.testing.assert_array_equal(poses_on_road(points, None)[:, :2], points)

@@ -1,0 +1,233 @@
+"""The noise schedule and the samplers of a denoiser: each equals its formula, and good denoisers are sampled well."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reflectdrive_ros.core.vector_spec import VectorSpec
+from reflectdrive_ros.planning import denoiser
+
+SHAPE = (3, 9, 4)  # futures of three agents, eight steps and the present
+times = st.floats(denoiser.END_TIME, 1.0)
+
+
+def random(seed, shape=SHAPE):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+# --- the noise schedule ----------------------------------------------------------------------------------------------
+
+
+@given(times)
+def test_the_process_keeps_the_variance(time):
+    alpha, sigma = denoiser.alpha_sigma(time)
+    assert alpha**2 + sigma**2 == pytest.approx(1.0, abs=1e-15)
+
+
+def test_the_schedule_is_linear_in_beta():
+    """d log(alpha) / dt is -beta(t) / 2, with beta from 0.1 to 20."""
+    at = np.linspace(0.01, 0.99, 50)
+    slope = (np.log(denoiser.alpha_sigma(at + 1e-6)[0]) - np.log(denoiser.alpha_sigma(at - 1e-6)[0])) / 2e-6
+    np.testing.assert_allclose(-2.0 * slope, 0.1 + at * 19.9, rtol=1e-7)
+
+
+@given(times)
+def test_a_time_is_found_again_from_its_log_snr(time):
+    assert float(denoiser.time_of_log_snr(denoiser.log_snr(time))) == pytest.approx(time, rel=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 10, 50])
+def test_sampling_times_fall_from_1_to_the_end_in_equal_steps_of_log_snr(steps):
+    found = denoiser.sampling_times(steps)
+    assert found.shape == (steps + 1,)
+    assert found[[0, -1]] == pytest.approx([1.0, denoiser.END_TIME], rel=1e-9)
+    assert (np.diff(found) < 0.0).all()
+    np.testing.assert_allclose(np.diff(denoiser.log_snr(found)), np.diff(denoiser.log_snr(found))[0], rtol=1e-6)
+
+
+@given(times)
+def test_the_noise_of_noisy_futures_is_the_one_that_was_added(time):
+    clean, noise = random(0), random(1)
+    alpha, sigma = denoiser.alpha_sigma(time)
+    np.testing.assert_allclose(denoiser.noise_of(alpha * clean + sigma * noise, clean, time), noise, atol=1e-10)
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def step_times():
+    return list(pairwise(denoiser.sampling_times(10).tolist()))
+
+
+@pytest.mark.parametrize(("time", "after"), step_times())
+def test_a_ddim_step_is_the_textbook_formula(time, after):
+    """x' = alpha' x_0 + sigma' noise (Song et al. 2021, deterministic)."""
+    futures, clean = random(0), random(1)
+    alpha, sigma = denoiser.alpha_sigma(after)
+    expected = alpha * clean + sigma * denoiser.noise_of(futures, clean, time)
+    np.testing.assert_allclose(denoiser.ddim_step(futures, clean, time, after), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("time", "after"), step_times())
+def test_a_ddim_step_is_that_of_the_reflexdiffusion_paper(time, after):
+    """x' = (x - b noise) / sqrt(alpha_t), b = beta_t / (sqrt(alpha_t - abar_t) + sqrt(1 - abar_t)), which is
+    sqrt(1 - abar_t) - sqrt(alpha_t - abar_t); abar are squared alphas, alpha_t = abar_t / abar_(t-1)."""
+    abar, abar_after = (float(denoiser.alpha_sigma(t)[0]) ** 2 for t in (time, after))
+    alpha_t = abar / abar_after
+    b = (1.0 - alpha_t) / (np.sqrt(alpha_t - abar) + np.sqrt(1.0 - abar))
+    assert b == pytest.approx(np.sqrt(1.0 - abar) - np.sqrt(alpha_t - abar), abs=1e-13)
+    futures, clean = random(2), random(3)
+    noise = denoiser.noise_of(futures, clean, time)
+    expected = (futures - b * noise) / np.sqrt(alpha_t)
+    found = denoiser.ddim_step(futures, clean, time, after)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    back = np.sqrt(alpha_t) * found + b * noise  # equation 8
+    np.testing.assert_allclose(denoiser.ddim_inverse(found, noise, time, after), back, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("time", "after"), step_times())
+def test_the_inverse_of_a_step_leads_back_with_the_noise_of_that_step(time, after):
+    futures, clean = random(4), random(5)
+    noise = denoiser.noise_of(futures, clean, time)
+    found = denoiser.ddim_inverse(denoiser.ddim_step(futures, clean, time, after), noise, time, after)
+    np.testing.assert_allclose(found, futures, rtol=0, atol=1e-13)
+
+
+def test_the_inverse_moves_by_b_times_the_difference_of_the_noise():
+    """What a reflection adds: x'_t - x_t = b (its noise - the noise of the step)."""
+    time, after = step_times()[4]
+    futures, clean, other = random(6), random(7), random(8)
+    noise = denoiser.noise_of(futures, clean, time)
+    moved = denoiser.ddim_inverse(denoiser.ddim_step(futures, clean, time, after), noise + other, time, after) - futures
+    (alpha, sigma), (alpha_after, sigma_after) = denoiser.alpha_sigma(time), denoiser.alpha_sigma(after)
+    np.testing.assert_allclose(moved, (sigma - alpha / alpha_after * sigma_after) * other, atol=1e-13)
+
+
+def test_a_second_order_step_with_two_equal_predictions_is_a_ddim_step():
+    (last, _), (time, after) = step_times()[3:5]
+    futures, clean = random(9), random(10)
+    expected = denoiser.ddim_step(futures, clean, time, after)
+    np.testing.assert_array_equal(denoiser.dpm_step(futures, clean, (last, clean), time, after), expected)
+
+
+def test_a_second_order_step_extrapolates_the_prediction_to_the_middle_of_the_step():
+    """Steps of log SNR that are equal: half a step further than the prediction, in the direction since the last one."""
+    (last, _), (time, after) = step_times()[3:5]
+    futures, clean, before = random(11), random(12), random(13)
+    expected = denoiser.ddim_step(futures, 1.5 * clean - 0.5 * before, time, after)
+    found = denoiser.dpm_step(futures, clean, (last, before), time, after)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+# --- samplers --------------------------------------------------------------------------------------------------------
+
+MEAN, SPREAD = 0.3, 0.4  # of a Gaussian of futures, in each number
+
+
+def gaussian(futures, time):
+    """The best denoiser of that Gaussian: its mean given the noisy futures."""
+    alpha, sigma = denoiser.alpha_sigma(time)
+    return MEAN + alpha * SPREAD**2 / (alpha**2 * SPREAD**2 + sigma**2) * (futures - alpha * MEAN)
+
+
+def exact_gaussian(start):
+    """Where the probability flow of that Gaussian leads from time 1, and its denoised value at the end."""
+    (alpha, sigma), (alpha_end, sigma_end) = denoiser.alpha_sigma(1.0), denoiser.alpha_sigma(denoiser.END_TIME)
+    widths = [np.sqrt(a**2 * SPREAD**2 + s**2) for a, s in ((alpha, sigma), (alpha_end, sigma_end))]
+    reached = alpha_end * MEAN + widths[1] / widths[0] * (start - alpha * MEAN)
+    return gaussian(reached, denoiser.END_TIME)
+
+
+def error(start, steps, ddim):
+    found = denoiser.sample(gaussian, start, start[:, 0], steps, ddim)
+    return float(np.abs(found - exact_gaussian(start))[:, 1:].max())
+
+
+@pytest.mark.parametrize("ddim", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 10])
+def test_a_network_that_knows_the_trajectory_is_sampled_exactly(steps, ddim):
+    trajectory, start = random(14), random(15)
+    found = denoiser.sample(lambda futures, time: trajectory, start, trajectory[:, 0], steps, ddim)
+    np.testing.assert_array_equal(found, trajectory)
+
+
+def test_both_samplers_converge_to_the_flow_of_a_gaussian_and_the_default_is_of_second_order():
+    start = random(16)
+    first = np.array([error(start, steps, True) for steps in (40, 80, 160)])
+    second = np.array([error(start, steps, False) for steps in (40, 80, 160)])
+    np.testing.assert_allclose(first[:-1] / first[1:], 2.0, atol=0.3)
+    np.testing.assert_allclose(second[:-1] / second[1:], 4.0, atol=0.8)
+    assert second[-1] < 1e-3
+    assert (second < first / 3.0).all()
+
+
+@pytest.mark.parametrize("ddim", [False, True])
+def test_a_correction_that_changes_nothing_leaves_the_last_bit_alone(ddim):
+    start, present, numbers = random(17), random(18, (3, 4)), []
+
+    def same(step, number):
+        numbers.append(number)
+        return step
+
+    plain = denoiser.sample(gaussian, start, present, 10, ddim)
+    np.testing.assert_array_equal(denoiser.sample(gaussian, start, present, 10, ddim, same), plain)
+    assert numbers == list(range(10))
+
+
+def test_the_sampler_continues_from_a_corrected_step():
+    """Futures and prediction of the correction are those of the next step, also in its second-order part."""
+    start, present, seen = random(19), random(20, (3, 4)), []
+
+    def predict(futures, time):
+        seen.append(futures)
+        return gaussian(futures, time)
+
+    moved = denoiser.with_present(random(21), present)
+    given_clean = random(22)
+
+    def correct(step, number):
+        return replace(step, futures=moved, clean=given_clean) if number == 2 else step
+
+    denoiser.sample(predict, start, present, 5, correct=correct)
+    np.testing.assert_array_equal(seen[3], moved)
+    at = denoiser.sampling_times(5).tolist()
+    expected = denoiser.dpm_step(moved, gaussian(moved, at[3]), (at[2], given_clean), at[3], at[4])
+    np.testing.assert_array_equal(seen[4], denoiser.with_present(expected, present))
+
+
+@pytest.mark.parametrize("ddim", [False, True])
+def test_every_evaluation_and_the_result_have_the_present_poses(ddim):
+    start, present, seen = random(23), random(24, (3, 4)), []
+
+    def predict(futures, time):
+        seen.append((futures[:, 0], time))
+        return gaussian(futures, time)
+
+    found = denoiser.sample(predict, start, present, 10, ddim)
+    assert len(seen) == 11  # the last denoises what the last step left
+    assert seen[-1][1] == pytest.approx(denoiser.END_TIME)
+    for kept in (found[:, 0], *(each for each, _ in seen)):
+        np.testing.assert_array_equal(kept, present)
+
+
+# --- in metres -------------------------------------------------------------------------------------------------------
+
+
+def test_futures_in_metres_have_mean_and_standard_deviation_of_the_spec():
+    spec = VectorSpec(predicted_agents=2, future_steps=8)
+    norm, futures = spec.normalization, random(25)
+    found = denoiser.in_metres(futures, spec)
+    np.testing.assert_allclose(found[0], futures[0] * norm.ego_future_std + norm.ego_future_mean, atol=1e-12)
+    np.testing.assert_allclose(found[1:], futures[1:] * norm.agent_future_std + norm.agent_future_mean, atol=1e-12)
+    np.testing.assert_array_equal(denoiser.in_metres(np.zeros(SHAPE), spec)[..., 0], 10.0)
+
+
+def test_a_future_with_its_cosine_and_sine_has_that_heading():
+    headings = np.linspace(-3.0, 3.0, 8)
+    future = np.stack([np.arange(8.0), np.zeros(8), 2.0 * np.cos(headings), 2.0 * np.sin(headings)], axis=1)
+    np.testing.assert_allclose(denoiser.poses_of(future)[:, 2], headings)
+    assert denoiser.poses_of(future).shape == (8, 3)

@@ -1,0 +1,126 @@
+"""Others keep to the road that they drive along: an oncoming car follows the bend, and a plan past it is sound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scenes import SECOND_NS, cars, config, observation, straight_route, turning_route
+
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Agents, ForecastSource, Plan, Trajectory, Verdict
+from reflectdrive_ros.planning import guard
+from reflectdrive_ros.scoring import prediction
+from reflectdrive_ros.scoring.frenet import FrenetFrame
+from reflectdrive_ros.scoring.safety import SafetyContext
+
+BEND = turning_route(radius=20.0, before=12.0)
+STEPS, DT_S = 40, 0.1
+
+
+def in_bend(beside_m, along_m, speed_mps, turned=0.0):
+    """One car beside the bend's route, so far along it from the ego; turned by pi it comes towards us."""
+    here, _ = geometry.ego_on_route(BEND)
+    x, y, heading = geometry.sample(BEND, np.array([here + along_m]))[0]
+    x, y = x - beside_m * np.sin(heading), y + beside_m * np.cos(heading)
+    return cars((x, y, float(geometry.wrap(heading + turned)), speed_mps))
+
+
+def foreseen(agents, route=BEND):
+    return prediction.forecast(agents, FrenetFrame.of(route), DT_S, STEPS)
+
+
+def beside(poses):
+    return geometry.project(BEND, poses[:, :2])[1]
+
+
+def same_as_straight_on(agents, route=BEND):
+    plain = kinematics.forecast(agents, DT_S, STEPS)
+    found = foreseen(agents, route)
+    np.testing.assert_array_equal(found.poses, plain.poses)
+    return found.source is plain.source
+
+
+@pytest.mark.parametrize(("lane_m", "along_m", "turned"), [(3.5, 45.0, np.pi), (0.0, 15.0, 0.0), (-3.5, 10.0, 0.0)])
+def test_who_drives_along_the_road_keeps_its_lane_and_its_speed_through_a_bend(lane_m, along_m, turned):
+    agents = in_bend(lane_m, along_m, 7.0, turned)
+    found = foreseen(agents)
+    assert found.source is ForecastSource.ALONG_ROAD
+    (poses,) = found.poses
+    np.testing.assert_allclose(poses[0], agents.poses[0], atol=1e-9)
+    np.testing.assert_allclose(beside(poses), lane_m, atol=0.25)
+    steps = np.diff(poses[:, :2], axis=0)
+    np.testing.assert_allclose(np.hypot(*steps.T) / DT_S, 7.0, rtol=0.05)
+    facing = geometry.wrap(np.arctan2(steps[:, 1], steps[:, 0]) - poses[1:, 2])
+    np.testing.assert_allclose(facing, 0.0, atol=0.12)
+    (straight,) = kinematics.forecast(agents, DT_S, STEPS).poses
+    assert np.abs(beside(straight) - lane_m).max() > 2.0
+
+
+@pytest.mark.parametrize(("speed_mps", "keeps"), [(0.4, False), (2.0, True)])
+def test_who_drives_slowly_keeps_its_lane_too_but_not_who_stands(speed_mps, keeps):
+    source = foreseen(in_bend(0.0, 20.0, speed_mps)).source
+    assert source is (ForecastSource.ALONG_ROAD if keeps else ForecastSource.CONSTANT_VELOCITY)
+
+
+def test_on_a_straight_road_all_go_straight_on():
+    agents = cars((40.0, 3.5, np.pi, 9.0), (15.0, 0.0, 0.0, 6.0), (20.0, -3.5, 0.1, 6.0))
+    plain = kinematics.forecast(agents, DT_S, STEPS).poses
+    found = foreseen(agents, straight_route()).poses
+    np.testing.assert_allclose(found[:2, :, :2], plain[:2, :, :2], atol=1e-6)
+    np.testing.assert_allclose(geometry.wrap(found[:2, :, 2] - plain[:2, :, 2]), 0.0, atol=1e-6)
+    # who faces a little to the side drifts that way for a moment, then straightens up
+    aside = found[2, :, 1] + 3.5
+    assert (np.diff(aside) > 0.0).all()
+    np.testing.assert_allclose(aside[-1], 6.0 * np.sin(0.1) * prediction.DRIFT_DECAY_S, rtol=0.02)
+    np.testing.assert_allclose(found[2, -1, 2], 0.0, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("agents", "why"),
+    [
+        (in_bend(3.5, 40.0, 0.0, np.pi), "stands"),
+        (in_bend(3.5, 40.0, 6.0, np.pi + 0.35), "turns off, or changes lanes"),
+        (in_bend(7.5, 40.0, 6.0, np.pi + 0.1), "is on another road"),
+        (in_bend(0.0, -15.0, 6.0), "is behind, where the route is not told"),
+        (Agents.none(), "is nobody"),
+    ],
+)
+def test_all_others_go_straight_on(agents, why):
+    assert same_as_straight_on(agents), why
+
+
+def test_predicted_paths_are_believed():
+    agents = in_bend(3.5, 40.0, 6.0, np.pi)
+    paths = np.repeat(agents.poses[:, None], 8, axis=1)
+    told = replace(agents, predicted_poses=paths)
+    assert same_as_straight_on(told)
+    assert foreseen(told).source is ForecastSource.PREDICTED
+
+
+def test_without_a_road_nothing_is_known_of_bends():
+    agents = in_bend(3.5, 40.0, 6.0, np.pi)
+    found = prediction.forecast(agents, None, DT_S, STEPS)
+    np.testing.assert_array_equal(found.poses, kinematics.forecast(agents, DT_S, STEPS).poses)
+
+
+def on_route(speed_mps, beside_m=0.0):
+    """A plan along the bend, or, as it comes into the bend, that far beside it."""
+    here, _ = geometry.ego_on_route(BEND)
+    metres = speed_mps * DT_S * np.arange(1, STEPS + 1)
+    poses = geometry.sample(BEND, here + metres)
+    aside = beside_m * np.clip(metres / 12.0, 0.0, 1.0)
+    poses[:, 0] -= aside * np.sin(poses[:, 2])
+    poses[:, 1] += aside * np.cos(poses[:, 2])
+    return Plan(SECOND_NS, np.zeros(3), Trajectory(poses, DT_S))
+
+
+def test_the_guard_lets_pass_who_keeps_his_lane_and_stops_who_cuts_the_bend():
+    """A left bend, a bus's length from an oncoming car in the lane to the left: at constant velocity that car leaves
+    its lane to where nobody is, so the plan that cuts the bend would pass, and be hit."""
+    scene = observation(speed=6.0, route=BEND, agents=in_bend(3.5, 38.0, 6.0, np.pi))
+    assert guard.check(on_route(6.0), SafetyContext(scene, config()), 0.0).verdict is Verdict.OK
+    cuts = on_route(6.0, beside_m=2.5)
+    judged = guard.check(cuts, SafetyContext(scene, config()), 0.0)
+    assert judged.verdict is Verdict.UNSAFE
+    blind = guard.check(cuts, SafetyContext(replace(scene, route=np.zeros((0, 3))), config()), 0.0)
+    assert blind.verdict is Verdict.OK

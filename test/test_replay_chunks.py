@@ -1,0 +1,89 @@
+"""A replay in legs tells what a replay in one piece does, and keeps no more of a long drive than it says."""
+
+import csv
+import json
+
+import pytest
+from followed_replay import followed_recording, replayed  # noqa: F401 (a fixture)
+from replay_records import embedded
+
+from reflectdrive_ros.replay import chunks
+from reflectdrive_ros.replay.chunks import DecimatingBuffer
+
+
+def rows(out):
+    """Of plans.csv, without the times of this machine."""
+    with (out / "plans.csv").open() as file:
+        return [{name: cell for name, cell in row.items() if name != "latency_ms"} for row in csv.DictReader(file)]
+
+
+def settled(numbers):
+    """A summary without what is never the same twice."""
+    changing = (
+        "latency_ms",
+        "over_deadline",
+        "planning_s",
+        "wall_s",
+        "realtime_factor",
+        "memory_mb_max",
+        "date",
+        "command",
+        "commit",  # of files that somebody may be editing
+    )
+    return {name: value for name, value in numbers.items() if name not in changing}
+
+
+def test_legs_tell_what_one_piece_does(pandaset, followed, tmp_path, monkeypatch):
+    whole, folder = followed
+    monkeypatch.setattr(chunks, "CHUNK_PLANS", 40)
+    monkeypatch.setattr(chunks, "MARGIN_NS", 6_000_000_000)
+    code, legs = replayed(pandaset, tmp_path / "legs")
+    assert (code, settled(legs)) == (0, settled(whole))
+    assert rows(tmp_path / "legs") == rows(folder)
+    assert any(row["nc"] for row in rows(folder))
+    one, many = (embedded(out / "report.html") for out in (folder, tmp_path / "legs"))
+    for key in ("driven", "routes", "images", "statuses"):
+        assert json.dumps(one[key]) == json.dumps(many[key]), key
+    for before, after in zip(one["frames"], many["frames"], strict=True):
+        assert {**before, "ms": {}} == {**after, "ms": {}}
+
+
+@pytest.fixture(scope="module")
+def three_seconds(pandaset, tmp_path_factory):
+    """Summary and folder of a replay in one piece, with its report."""
+    out = tmp_path_factory.mktemp("three_seconds")
+    return replayed(pandaset, out, "--duration", "3")[1], out
+
+
+def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, three_seconds, tmp_path, monkeypatch):
+    whole, folder = three_seconds
+    for name, most in (("CHUNK_PLANS", 10), ("MARGIN_NS", 500_000_000), ("FRAMES_MAX", 10), ("IMAGES_MAX", 4)):
+        monkeypatch.setattr(chunks, name, most)
+    monkeypatch.setattr(chunks, "PATH_MAX", 50)
+    _, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
+    assert numbers["plans"] == whole["plans"] == 29
+    assert numbers["latency_ms"].keys() == whole["latency_ms"].keys()
+    shown, all_of_them = (embedded(out / "report.html") for out in (tmp_path / "legs", folder))
+    assert [entry["t"] for entry in shown["frames"]] == [entry["t"] for entry in all_of_them["frames"]][::4]
+    assert "8 of 29 plans are drawn" in shown["origin"]
+    assert 2 <= len(shown["images"]) <= 4
+    assert 25 <= len(shown["driven"]["t"]) <= 50
+
+
+def test_images_are_made_for_a_report_alone_and_change_no_number(pandaset, three_seconds, tmp_path, monkeypatch):
+    with_report, folder = three_seconds
+    asked = []
+    monkeypatch.setattr(chunks.BagCameras, "images", lambda *of: asked.append(of))
+    _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "3", "--no-report")
+    assert not asked
+    assert settled(without) == settled(with_report)
+    assert rows(tmp_path / "numbers") == rows(folder)
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 100])
+def test_evenly_is_every_nth(most):
+    kept = DecimatingBuffer(most)
+    for number in range(1000):
+        kept.add(number)
+        assert kept.kept == list(range(0, number + 1, kept.stride))
+        assert (number < most and len(kept.kept) == number + 1) or most // 2 <= len(kept.kept) <= most

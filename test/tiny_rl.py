@@ -1,0 +1,85 @@
+"""Reinforcement learning of a tiny network: rollouts, policy batches, and the command."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from tiny_net import tiny_inputs, tiny_net
+from tiny_training import command, network
+
+from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.model.token.ops import GoalRules
+from reflectdrive_ros.training import rl_losses, rollouts, train_state
+from reflectdrive_ros.training.rl_losses import make_policy_batch
+from reflectdrive_ros.training.settings import RlConfig
+
+RULES = GoalRules(count=8, floor=0.0)
+SMALL = RlConfig(goals=2, drafts=3, kept=6, plan_value=0.0)
+
+
+def sampled(net, config=SMALL, seed=0, scenes=2):
+    inputs = tiny_inputs(net, scenes)
+    return inputs, rollouts.sample(net, inputs, RULES, config, torch.Generator().manual_seed(seed))
+
+
+def policy_of(net, found, config=SMALL, reward=None, seed=0):
+    if reward is None:
+        reward = torch.rand(found.plans.shape[:2], generator=torch.Generator().manual_seed(seed))
+    greedy = reward[:, : found.goals.shape[1]]
+    return make_policy_batch(found, reward, greedy, net.config.layout, config)
+
+
+def token_log_probs(net, inputs, policy, temperature=1.0):
+    hidden = rl_losses.hidden_states(net, net.encode(net.prompt(*inputs)), policy)
+    return rl_losses.token_log_probs(net, hidden.rounds, policy, temperature)
+
+
+def with_words(**changes):
+    return tiny_net(words=network().words, text_vocabulary=len(network().words), text_length=12, **changes)
+
+
+YAML = """
+data: {batch: 2, color_jitter: 0.0}
+rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01, updates: 2}
+device: {accelerator: cpu, threads: 1}
+checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
+"""
+
+
+def rl_command(sets, out, init, *more, yaml=YAML):
+    args = command(sets, out, *more, "--init-from", str(init), yaml=yaml, kind="rl")
+    quiet = Console(quiet=True)
+    return train_run.run_with_network(args, train_run._config(args), network(), quiet, quiet)
+
+
+@pytest.fixture(scope="module", name="init")
+def network_to_begin_with(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("init")
+    net = with_words()
+    train_state.save_weights(net, folder / train_state.WEIGHTS, {})
+    return folder
+
+
+def kill_after_two_steps(module, sets, out, init):
+    """Runs `train_slowly` of a test module in a child, which is killed between its second and its sixth step."""
+    paths = ", ".join(repr(str(path)) for path in (*sets, out, init))
+    call = f"import {module}; {module}.train_slowly({paths})"
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    child = subprocess.Popen([sys.executable, "-c", call], env=environment)
+    try:
+        end_s = time.monotonic() + 120.0
+        while (found := train_state.read_progress(out)) is None or found[0].step < 2:
+            assert time.monotonic() < end_s
+            assert child.poll() is None
+            time.sleep(0.02)
+    finally:
+        child.kill()
+        child.wait()
+    begun, _ = train_state.read_progress(out)
+    assert 2 <= begun.step < 6
