@@ -45,7 +45,8 @@ setup(
             "reflectdrive_kernels",
             sources=[str(SOURCES / f"{name}.cpp") for name in KERNELS],
             depends=sorted(map(str, (*SOURCES.glob("*.hpp"), SOURCES / "compile_flags.txt"))),
-            extra_compile_args=[*FLAGS, "-g0", f"-isystem{NANOBIND}"],
+            # without Python's own -fwrapv, with which GCC rounds some sums in another order than in the build of CMake
+            extra_compile_args=[*FLAGS, "-fno-wrapv", "-g0", f"-isystem{NANOBIND}"],
             extra_link_args=["-Wl,--gc-sections"],
             language="c++",
         )
