@@ -64,21 +64,21 @@ def inputs_of(cameras, *, optional=False, infos=(), settings=None, mounts=None):
     """Inputs with route, calibrations and poses of cameras by name; `infos` replace a camera_info."""
     config = small(**(settings or {}))
     inputs = Inputs(config, SIZE, RigInput(rig(*SIZE), config.cameras, optional=optional))
-    inputs.put("route", route(), 0)
+    inputs.store.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
-    inputs.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
+    inputs.store.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
     for name, each in cameras.items():
         message = camera_info(name, each.width, each.height)
         message.k = each.pixels_from_camera.ravel()
-        inputs.put(f"info:{name}", dict(infos).get(name, message), 0)
+        inputs.store.put(f"info:{name}", dict(infos).get(name, message), 0)
     return inputs
 
 
 def send(inputs, images, seconds=1.0):
-    inputs.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
-    inputs.put("acceleration", acceleration(seconds), ns(seconds))
+    inputs.store.put("odometry", odometry(seconds, x=5.0 * seconds), ns(seconds))
+    inputs.store.put("acceleration", acceleration(seconds), ns(seconds))
     for name, pixels in images.items():
-        inputs.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
+        inputs.store.put(f"image:{name}", raw(seconds, name, pixels), ns(seconds))
     return inputs.snapshot(ns(seconds))
 
 

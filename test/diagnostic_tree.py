@@ -22,8 +22,8 @@ def level(unit, levels):
     if unit["type"] == "link":
         return level(BY_PATH[unit["link"]], levels)
     if unit["type"] == "warn-to-ok":
-        found = level(unit["item"], levels)
-        return Level.OK if found is Level.WARN else found
+        worst = level(unit["item"], levels)
+        return Level.OK if worst is Level.WARN else worst
     assert unit["type"] == "and"
     return max(level(child, levels) for child in unit["list"])
 

@@ -29,6 +29,6 @@ def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
 
 
 def ready(**settings):
-    made = Inputs(small(**settings))
-    latched(made)
-    return made
+    inputs = Inputs(small(**settings))
+    latched(inputs.store)
+    return inputs

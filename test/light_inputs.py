@@ -54,14 +54,14 @@ def car(file, path=False, **more):
     config = small(inputs__lanelet_map=str(file), inputs__objects_type="none", cameras__required=False, **kind, **more)
     inputs = Inputs(config)
     line = route([(float(x), 1.75) for x in range(5, 281)])
-    inputs.put("route", line if path else route_message(*WHOLE_ROUTE), 0)
+    inputs.store.put("route", line if path else route_message(*WHOLE_ROUTE), 0)
     return inputs
 
 
 def snapshot_at(inputs, seconds, x=60.0, speed=5.0, **where):
     """The planner's snapshot of a car at this position and time."""
-    inputs.put("odometry", odometry(seconds, x=x, y=1.75, speed=speed, **where), ns(seconds))
-    inputs.put("acceleration", acceleration(seconds), ns(seconds))
+    inputs.store.put("odometry", odometry(seconds, x=x, y=1.75, speed=speed, **where), ns(seconds))
+    inputs.store.put("acceleration", acceleration(seconds), ns(seconds))
     return inputs.snapshot(ns(seconds))
 
 

@@ -131,8 +131,8 @@ GREEN_CIRCLE = TrafficLightElement(
 def traffic_lights(seconds, *lamps, group=LIGHT_GROUP):
     """A message with one group of these lamps; without any, a green circle."""
     elements = list(lamps) or [GREEN_CIRCLE]
-    found = TrafficLightGroup(traffic_light_group_id=group, elements=copy.deepcopy(elements))
-    return TrafficLightGroupArray(stamp=outputs.time_message(ns(seconds)), traffic_light_groups=[found])
+    light_group = TrafficLightGroup(traffic_light_group_id=group, elements=copy.deepcopy(elements))
+    return TrafficLightGroupArray(stamp=outputs.time_message(ns(seconds)), traffic_light_groups=[light_group])
 
 
 def at(x, y, yaw):

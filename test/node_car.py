@@ -57,21 +57,21 @@ class Car:
             time.sleep(0.1)
         return [message for _, message in self.harness.received["status"][before:]]
 
-    def until(self, wanted, timeout_s=15.0, **what):
+    def until(self, fits, timeout_s=15.0, **what):
         """Keep driving until a status fits; returns it."""
         deadline = time.perf_counter() + timeout_s
         while time.perf_counter() < deadline:
             for message in self.drive(0.3, **what):
-                if wanted(message):
+                if fits(message):
                     return message
         pytest.fail(f"no such status within {timeout_s} s; last: {self.harness.received['status'][-1:]}")
 
-    def diagnosed(self, wanted, timeout_s=15.0, **what):
+    def diagnosed(self, fits, timeout_s=15.0, **what):
         """Keep driving until the diagnostics' lines fit; returns them."""
         deadline = time.perf_counter() + timeout_s
         while time.perf_counter() < deadline:
             self.drive(0.3, **what)
-            if self.harness.received["diagnostics"] and wanted(lines := self.diagnostics()):
+            if self.harness.received["diagnostics"] and fits(lines := self.diagnostics()):
                 return lines
         pytest.fail(f"no such diagnostics within {timeout_s} s; last: {self.diagnostics()}")
 
@@ -82,13 +82,13 @@ class Car:
 
 
 @contextmanager
-def car(tmp_path, heard=EVERYTHING, **settings):
-    made = patient(**settings)
+def car(tmp_path, output_keys=EVERYTHING, **settings):
+    config = patient(**settings)
     keys = [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *OTHERS]
-    read = {topic.key for topic in topics.inputs(made) if topics.is_installed(topic.type)}
-    harness = Harness(made, [key for key in keys if key in read], heard)
+    read = {topic.key for topic in topics.inputs(config) if topics.is_installed(topic.type)}
+    harness = Harness(config, [key for key in keys if key in read], output_keys)
     try:
-        with running_node(made, {}, tmp_path / "node.log", sim_time=False) as process:
+        with running_node(config, {}, tmp_path / "node.log", sim_time=False) as process:
             harness.wait_for_node(process, tmp_path / "node.log")
             sender = Car(harness, process)
             sender.latch()

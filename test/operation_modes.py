@@ -11,16 +11,16 @@ from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 
 
-def remembering_planner(seen):
+def remembering_planner(steps):
     """A planner of full and lite steps, as the learned ones: lite where it has a plan of before. It drives at 5 m/s,
     straight on at first, and 2 m to the left within 8 s from the second step on."""
 
     def planner(state, observation, context):
         step = StepKind.FULL if state.previous is None else StepKind.LITE
-        seen.append(step)
+        steps.append(step)
         poses = np.zeros((80, 3))
         poses[:, 0] = 0.5 * np.arange(1, 81)
-        poses[:, 1] = 2.0 * np.linspace(0.0, 1.0, 80) ** 2 if len(seen) > 1 else 0.0
+        poses[:, 1] = 2.0 * np.linspace(0.0, 1.0, 80) ** 2 if len(steps) > 1 else 0.0
         plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, 0.1), step)
         return PlannerState(previous=plan), plan
 
@@ -29,9 +29,9 @@ def remembering_planner(seen):
 
 def driven(modes, clock=None, **settings):
     """(steps of the planner, reports) of a car for which the mode of each instant is sent first; None sends none."""
-    seen = []
+    steps = []
     clock = clock or Clock()
-    engine = Engine(small(**settings), clock, remembering_planner(seen))
+    engine = Engine(small(**settings), clock, remembering_planner(steps))
     core = PlanningCore(small(**settings), clock, engine)
     latched(core)
     reports = []
@@ -41,4 +41,4 @@ def driven(modes, clock=None, **settings):
             core.put("operation_mode", message, ns(now_s))
         instant(core, now_s)
         reports.append(core.step(ns(now_s)).report)
-    return seen, reports, core
+    return steps, reports, core

@@ -105,7 +105,7 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
 
 WITHOUT_SETTINGS = (  # their help says why
     *("scenes", "compare", "import diffusion-planner"),
-    *("bench scoring", "bench results", "training.edit_gain_probe"),
+    *("bench scoring", "bench results", "training.edit_gain_probe", "score"),
 )
 WITHOUT_JSON = ("bench results", "training.edit_gain_probe")  # likewise
 
@@ -154,9 +154,6 @@ PARITY = ["bench", "parity", "--model", "weights", "--graphs", "card"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["score", "scenes", "out", "--setting", "scoring.form=epdms"], "--setting scoring.form has no effect here"),
-        (["score", "scenes", "out", "--setting", "guard.clearance_m=1"], "the command reads scoring.progress_weight, "),
-        (["score", "scenes", "out", "--setting", "scoring.ttc_weight=-1"], "scoring.ttc_weight is -1"),
         (["engine", "card", "--setting", "decoding.goals=4"], "the command reads model.engines, model.device"),
         (["engine", "card", "--without-gpu", "--setting", "model.device=cuda:1"], "no effect with --without-gpu"),
         (["make-bag", "pandaset_002", "{out}", "--setting", "cameras.width=320"], "--setting has no effect on the"),
@@ -199,35 +196,6 @@ def test_a_few_processes_for_each_core_are_allowed():
     assert arguments.process_count()("8") == 8
     with pytest.raises(argparse.ArgumentTypeError, match="'1024' is no whole number from 1 to"):
         arguments.Range(1, 8)("1024")
-
-
-@pytest.mark.parametrize(
-    ("words", "current"),
-    [
-        (["eval", "--set", "test"], "--scenes"),
-        (["eval", f"--{'oracle'}", "words"], "--privilege"),
-        (["scenes", f"--{'no-pictures'}"], "--no-images"),
-        (["replay", "bag", "--set", "planner=x"], "--setting"),
-        (["demo", "--set=planner=x"], "--setting"),
-        (["bench", "step", "--set", "val"], "--scenes"),
-        (["export", "weights.safetensors", "--blocks", "6"], "--batch"),
-        (["train", "sft", "x.yaml", f"--{'begin-with'}", "run"], "--init-from"),
-        (["train", "sft", "x.yaml", f"--{'language'}", "qwen"], "--language-weights"),
-        (["train", "sft", "x.yaml", f"--{'eyes'}", "siglip"], "--vision-weights"),
-    ],
-)
-def test_a_renamed_option_names_the_current_one(words, current, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 2
-    assert f"is now called {current}" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_renamed_privilege_names_the_current_one(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["eval", "--privilege", "constant_velocity"])
-    assert ended.value.code == 2
-    assert "'constant_velocity' is now called 'objects'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", ["2", "3"])

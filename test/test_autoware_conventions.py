@@ -67,9 +67,9 @@ def test_every_plan_begins_a_tenth_of_a_second_ahead_and_goes_on_in_tenths(sourc
 def test_speeds_and_accelerations_belong_to_the_points(source):
     report = SENT[source]()
     points = outputs.plan_points(report.plan, small())
-    places = np.stack([points["x"], points["y"]], axis=1)
+    positions = np.stack([points["x"], points["y"]], axis=1)
     speeds, accelerations = points["longitudinal_velocity_mps"], points["acceleration_mps2"]
-    np.testing.assert_allclose(speeds[1:], np.hypot(*np.diff(places, axis=0).T) / 0.1, atol=1e-3)
+    np.testing.assert_allclose(speeds[1:], np.hypot(*np.diff(positions, axis=0).T) / 0.1, atol=1e-3)
     np.testing.assert_allclose(accelerations[:-1], np.diff(speeds) / 0.1, atol=1e-2)
     assert accelerations[-1] == 0.0
 

@@ -103,9 +103,9 @@ def test_what_goes_in_comes_out(tmp_path, storage):
         assert bag.duration_s == pytest.approx(0.4)
         assert bag.message_count == 6
         assert bag.notice == ""
-        found = list(bag.messages())
-        assert [entry.received_ns for entry in found] == [0, 0, 10**8, 2 * 10**8, 3 * 10**8, 4 * 10**8]
-        poses = [entry.message().pose.pose.position.x for entry in found if entry.topic == "/odometry"]
+        entries = list(bag.messages())
+        assert [entry.received_ns for entry in entries] == [0, 0, 10**8, 2 * 10**8, 3 * 10**8, 4 * 10**8]
+        poses = [entry.message().pose.pose.position.x for entry in entries if entry.topic == "/odometry"]
         assert poses == [0.0, 1.0, 2.0, 3.0, 4.0]
         words = [entry.message().data for entry in bag.messages(["/words"])]
         assert words == ["straight on"]
@@ -156,11 +156,13 @@ def test_a_killed_mcap_recording_gives_back_what_was_flushed(tmp_path):
     (tmp_path / "bag" / "metadata.yaml").unlink()
     file.write_bytes(file.read_bytes()[:2_500_000])  # 40 images would be 4 MB
     with BagReader(tmp_path / "bag") as bag:
-        found = list(bag.messages())
-        images = [entry for entry in found if entry.topic == "/image"]
+        entries = list(bag.messages())
+        images = [entry for entry in entries if entry.topic == "/image"]
         assert 20 <= len(images) < 40
         assert all(len(entry.message().data) == 100_000 for entry in images)
-        assert f"is damaged (File end magic is invalid); {len(found)} messages of bag.mcap were recovered" in bag.notice
+        assert (
+            f"is damaged (File end magic is invalid); {len(entries)} messages of bag.mcap were recovered" in bag.notice
+        )
         assert [topic.name for topic in bag.topics if topic.type_name == "nav_msgs/msg/Odometry"] == ["/odometry"]
         part = list(bag.messages(["/odometry"], start_ns=10**8, stop_ns=3 * 10**8))
         assert [entry.message().pose.pose.position.x for entry in part] == [1.0, 2.0]
@@ -325,7 +327,7 @@ def test_a_writer_destroys_nothing(tmp_path):
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 10))
 
 
-def told(**values):
+def metadata_with(**values):
     """Metadata with other values."""
 
     def change(text):
@@ -345,14 +347,20 @@ def told(**values):
         (lambda text: text + "#" * (1 << 20), "it is larger than the limit of 1048576 bytes"),
         (lambda text: "\0", "it is not YAML"),
         (lambda text: "- 1", "it holds [1], expected an object"),
-        (told(storage_identifier=["mcap"]), "storage_identifier = ['mcap'], expected text"),
-        (told(relative_file_paths=["../bag.mcap"]), "relative_file_paths[0] = '../bag.mcap', expected"),
-        (told(relative_file_paths=["/dev/zero"]), "relative_file_paths[0] = '/dev/zero', expected"),
-        (told(relative_file_paths=["bag\0.mcap"]), "relative_file_paths[0] = 'bag"),
-        (told(relative_file_paths=[3]), "relative_file_paths[0] = 3, expected"),
-        (told(relative_file_paths=[]), "has 0 entries in rosbag2_bagfile_information.relative_file_paths"),
-        (told(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": "[" * 9999}}]), "it nests deeper"),
-        (told(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": LAUGHS}}]), "an alias is not"),
+        (metadata_with(storage_identifier=["mcap"]), "storage_identifier = ['mcap'], expected text"),
+        (metadata_with(relative_file_paths=["../bag.mcap"]), "relative_file_paths[0] = '../bag.mcap', expected"),
+        (metadata_with(relative_file_paths=["/dev/zero"]), "relative_file_paths[0] = '/dev/zero', expected"),
+        (metadata_with(relative_file_paths=["bag\0.mcap"]), "relative_file_paths[0] = 'bag"),
+        (metadata_with(relative_file_paths=[3]), "relative_file_paths[0] = 3, expected"),
+        (metadata_with(relative_file_paths=[]), "has 0 entries in rosbag2_bagfile_information.relative_file_paths"),
+        (
+            metadata_with(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": "[" * 9999}}]),
+            "it nests deeper",
+        ),
+        (
+            metadata_with(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": LAUGHS}}]),
+            "an alias is not",
+        ),
     ],
 )
 def test_metadata_that_is_a_bomb_or_of_wrong_types_is_left_aside_in_one_sentence(tmp_path, change, why):

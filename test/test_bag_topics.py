@@ -23,9 +23,9 @@ COMMA = "comma2k19_example"
 
 def replayed(bags, out, *words):
     """Exit code and summary of a replay through the engine without cameras."""
-    given = [str(bag) for bag in bags] if isinstance(bags, list) else [str(bags)]
+    paths = [str(bag) for bag in bags] if isinstance(bags, list) else [str(bags)]
     words = ["--planner", "route_follower", "--no-report", "--out", str(out), *words]
-    code = main(["replay", *given, *words])
+    code = main(["replay", *paths, *words])
     return code, json.loads((out / "summary.json").read_text())
 
 
@@ -42,14 +42,14 @@ def in_odom(tmp_path_factory):
 
 def test_without_a_plan_the_exit_code_is_1_and_the_reasons_are_counted(in_odom, tmp_path, capsys):
     code, numbers = replayed(in_odom, tmp_path, *NO_CAMERAS)
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert (code, numbers["plans"]) == (1, 0)
     reason = numbers["diagnostics"][0]
     assert (reason["level"], reason["name"]) == ("ERROR", "odometry")
     assert reason["message"].startswith("odometry is in frame 'odom', expected 'map'")
     assert 25 < reason["count"] < 35  # steps of 0.1 s
-    assert "no plan of route_follower was published, nothing was published" in said
-    assert f"{reason['count']} x odometry: {reason['message']}" in said
+    assert "no plan of route_follower was published, nothing was published" in errors
+    assert f"{reason['count']} x odometry: {reason['message']}" in errors
 
 
 def test_stops_alone_are_no_plan(in_odom, tmp_path, capsys):
@@ -68,8 +68,8 @@ def test_the_frame_that_everything_is_in_can_be_named(in_odom, tmp_path):
 def test_the_driven_route_of_another_frame_is_refused_in_a_sentence(in_odom, tmp_path, capsys):
     words = ["--planner", "route_follower", *NO_CAMERAS, "--route", "driven", "--out", str(tmp_path)]
     assert main(["replay", str(in_odom), *words]) == 2
-    (said,) = capsys.readouterr().err.strip().splitlines()
-    assert said.startswith("--route driven: odometry is in frame 'odom'")
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert error.startswith("--route driven: odometry is in frame 'odom'")
 
 
 def test_a_bag_without_a_plan_in_a_folder_of_bags_makes_the_exit_code_1(in_odom, tmp_path, capsys):
@@ -91,12 +91,12 @@ def test_without_any_step_the_state_of_the_inputs_is_told(tmp_path, capsys):
 def test_damaged_messages_are_left_out_and_counted(tmp_path, capsys):
     """A quarter of the odometry and acceleration is noise, cut short or empty; the route and the rest are whole."""
     broken = (b"", b"\x00\x01\x00\x00", b"\x00\x01\x00\x00" + bytes(range(200)))
-    seen = []
+    names = []
 
     def damage(topic, message):
-        seen.append(topic)
-        whole = topic == ROUTE or len(seen) % 4
-        return [(topic, message, None if whole else broken[len(seen) % 3])]
+        names.append(topic)
+        whole = topic == ROUTE or len(names) % 4
+        return [(topic, message, None if whole else broken[len(names) % 3])]
 
     bag = short_bag(tmp_path / "bag", COMMA, damage)
     code, numbers = replayed(bag, tmp_path / "out", *NO_CAMERAS)
@@ -104,7 +104,7 @@ def test_damaged_messages_are_left_out_and_counted(tmp_path, capsys):
     assert numbers["plans"] > 20
     assert numbers["plans_compared"] == 0  # 3 s
     damaged = [line for line in numbers["diagnostics"] if "are not a message of type" in line["message"]]
-    assert sum(line["count"] for line in damaged) == len(seen) // 4
+    assert sum(line["count"] for line in damaged) == len(names) // 4
     code, numbers = replayed(bag, tmp_path / "driven", *NO_CAMERAS, "--route", "driven")
     assert (code, numbers["plans"] > 20) == (0, True)
 
@@ -140,9 +140,9 @@ def as_bayer(topic, message):
     pixels = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)  # BGR
     mosaic = pixels[..., 1].copy()
     mosaic[::2, ::2], mosaic[1::2, 1::2] = pixels[::2, ::2, 2], pixels[1::2, 1::2, 0]
-    made = raw(0.0, pixels=mosaic, encoding="bayer_rggb8")
-    made.header = message.header
-    return [(topic.replace("image/compressed", "image_raw"), made)]
+    image = raw(0.0, pixels=mosaic, encoding="bayer_rggb8")
+    image.header = message.header
+    return [(topic.replace("image/compressed", "image_raw"), image)]
 
 
 def test_a_bag_of_raw_bayer_images_is_planned_from(tmp_path):
@@ -217,10 +217,10 @@ def test_autowares_name_decides_among_two_and_is_said(tmp_path):
     def and_wheels(topic, message):
         return [(topic, message), ("/a", message)] if topic == ODOMETRY else [(topic, message)]
 
-    found = topics_of(short_bag(tmp_path / "bag", COMMA, and_wheels, seconds=0.3))
-    assert found.sources["odometry"] == ODOMETRY
-    (said,) = ambiguous_choices(found.details())
-    assert said.startswith(f"odometry: {ODOMETRY} is used; the bag also has /a of this type: --topic odometry=/a")
+    mapping = topics_of(short_bag(tmp_path / "bag", COMMA, and_wheels, seconds=0.3))
+    assert mapping.sources["odometry"] == ODOMETRY
+    (note,) = ambiguous_choices(mapping.details())
+    assert note.startswith(f"odometry: {ODOMETRY} is used; the bag also has /a of this type: --topic odometry=/a")
 
 
 def test_moving_transforms_and_any_text_are_not_taken_for_camera_poses_and_instructions(tmp_path):
@@ -229,9 +229,9 @@ def test_moving_transforms_and_any_text_are_not_taken_for_camera_poses_and_instr
         return [(topic, message), *more] if topic == ODOMETRY else [(topic, message)]
 
     bag = short_bag(tmp_path / "bag", "pandaset_002", with_more, seconds=0.3)
-    found = topics_of(bag, config=override_dotted(Config(), {"planner": "route_follower"}))
-    assert found.sources["tf_static"] == "/tf_static"
-    assert "instruction" not in found.sources
+    mapping = topics_of(bag, config=override_dotted(Config(), {"planner": "route_follower"}))
+    assert mapping.sources["tf_static"] == "/tf_static"
+    assert "instruction" not in mapping.sources
 
 
 @pytest.mark.parametrize(

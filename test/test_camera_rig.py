@@ -239,13 +239,13 @@ def test_messages_of_the_networks_own_rig_give_the_same_bytes_as_without_re_proj
     inputs = inputs_of(cameras, settings=raw_settings())
     frames = send(inputs, images).observation.cameras
     plain = Inputs(small(**raw_settings()), SIZE)
-    plain.put("route", route(), 0)
+    plain.store.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
-    plain.put("tf_static", camera_mounts(0, poses), 0)
+    plain.store.put("tf_static", camera_mounts(0, poses), 0)
     for name, each in cameras.items():
         message = camera_info(name, each.width, each.height)
         message.k = each.pixels_from_camera.ravel()
-        plain.put(f"info:{name}", message, 0)
+        plain.store.put(f"info:{name}", message, 0)
     for frame, expected in zip(frames, send(plain, images).observation.cameras, strict=True):
         np.testing.assert_array_equal(frame.pixels, expected.pixels)
         np.testing.assert_array_equal(frame.pixels_from_camera, expected.pixels_from_camera)
@@ -266,7 +266,7 @@ def test_tables_are_made_once_per_calibration(render, monkeypatch):
         for name, each in cameras.items():  # drivers repeat camera_info with every image
             message = camera_info(name, each.width, each.height)
             message.k = each.pixels_from_camera.ravel()
-            inputs.put(f"info:{name}", message, ns(1.0 + 0.1 * k))
+            inputs.store.put(f"info:{name}", message, ns(1.0 + 0.1 * k))
         assert send(inputs, images, 1.0 + 0.1 * k).observation is not None
     assert len(calls) == 1
 

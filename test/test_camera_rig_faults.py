@@ -187,7 +187,7 @@ def test_a_fourth_camera_that_fills_no_view_may_fail(render):
     assert len(send(inputs, images, 1.0).observation.cameras) == 3
     del images["rear"]
     for name, pixels in images.items():
-        inputs.put(f"image:{name}", raw(1.5, name, pixels), ns(1.5))
+        inputs.store.put(f"image:{name}", raw(1.5, name, pixels), ns(1.5))
     assert inputs.due(ns(1.5))  # at once
     assert send(inputs, images, 1.5).observation is not None
     assert send(inputs, {name: images[name] for name in NAMES[1:]}, 2.0).observation is None
@@ -197,8 +197,8 @@ def test_compressed_images_are_re_projected_too():
     cameras = turned_rig()
     inputs = inputs_of(cameras)
     now = ns(1.0)
-    inputs.put("odometry", odometry(1.0, x=5.0), now)
+    inputs.store.put("odometry", odometry(1.0, x=5.0), now)
     for name in NAMES:
-        inputs.put(f"image:{name}", jpeg(1.0, name, pixels=np.full((480, 640, 3), 120, np.uint8)), now)
+        inputs.store.put(f"image:{name}", jpeg(1.0, name, pixels=np.full((480, 640, 3), 120, np.uint8)), now)
     frames = inputs.snapshot(now).observation.cameras
     assert all(abs(int(np.median(frame.pixels)) - 120) <= 2 for frame in frames)

@@ -19,7 +19,7 @@ from reflectdrive_ros.deploy.export import camera_rig, export
 from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.card import FORMER_FORMATS, RENDERED, GraphCard, GraphError
+from reflectdrive_ros.model.card import RENDERED, GraphCard, GraphError
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning import ReflectDriveDecoding, reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, prefill_sequences
@@ -150,23 +150,6 @@ def test_graphs_of_a_token_network_are_no_denoiser(copy):
     copy.write_text(json.dumps(card))
     with pytest.raises(ModelFileError, match=r"card\.json has no model\.inputs\.agents: export the checkpoint again"):
         loaded(copy)
-
-
-@pytest.mark.parametrize("former", FORMER_FORMATS)
-def test_former_cards_are_read_with_what_they_could_not_say(copy, former):
-    card = json.loads(copy.read_text())
-    model = card["model"]
-    card["format"] = former
-    for name in ("kind", "capabilities", "training_domain"):
-        del model[name]
-    axis = model.pop("layout")["axes"][0]
-    model["codebook"] = {"bin_m": axis["bin"], "bins": axis["bins"], "reachable": [[293, 666], [183, 483]]}
-    del model["decoding"]["goals"]["max_count"]
-    copy.write_text(json.dumps(card))
-    found = GraphCard.read(copy)
-    assert (found.kind, found.capabilities) == ("token", {"goals", "edit"})
-    assert found.layout().id_ranges == TokenLayout().id_ranges
-    assert found.max_goals is None
 
 
 def test_the_shipped_weights_have_the_default_layout_and_the_capabilities_of_torch():

@@ -80,21 +80,21 @@ def test_a_replay_does_not_differ_from_itself():
     values = errors_of_a_drive(3000, np.random.default_rng(1))
     for clusters in (np.arange(3000) // 100, np.arange(3000) // 300):
         same = compared(values, values, clusters)
-        assert (same.difference, same.interval, same.p, same.shown) == (0.0, (0.0, 0.0), 1.0, False)
+        assert (same.difference, same.interval, same.p, same.is_significant) == (0.0, (0.0, 0.0), 1.0, False)
 
 
 def test_a_shift_of_known_size_is_found_and_its_interval_holds_it():
     generator = np.random.default_rng(2)
     a = 2.0 + errors_of_a_drive(6000, generator)
     b = a + 0.3 + 0.4 * errors_of_a_drive(6000, generator)
-    found = compared(a, b, np.arange(6000) // 100)
-    assert found.shown
-    assert found.p < 0.001
-    assert found.interval[0] < 0.3 < found.interval[1]
-    assert found.interval[1] - found.interval[0] < 0.2
+    difference = compared(a, b, np.arange(6000) // 100)
+    assert difference.is_significant
+    assert difference.p < 0.001
+    assert difference.interval[0] < 0.3 < difference.interval[1]
+    assert difference.interval[1] - difference.interval[0] < 0.2
     other_way = compared(b, a, np.arange(6000) // 100)
-    assert other_way.difference == pytest.approx(-found.difference)
-    assert other_way.p == pytest.approx(found.p, abs=0.002)
+    assert other_way.difference == pytest.approx(-difference.difference)
+    assert other_way.p == pytest.approx(difference.p, abs=0.002)
 
 
 def test_a_comparison_gives_the_same_numbers_each_time():
@@ -116,10 +116,10 @@ def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
     claims = {"interval": 0, "flips": 0, "shown": 0, "plans": 0}
     drives = errors_of_drives(trials * bags, 10 * seconds, generator).reshape(trials, -1)
     for trial, b in enumerate(drives):
-        found = compared(np.zeros(len(b)), b, joined, seed=trial)
-        claims["interval"] += not found.interval[0] <= 0 <= found.interval[1]
-        claims["flips"] += found.p < 0.05
-        claims["shown"] += found.shown
+        difference = compared(np.zeros(len(b)), b, joined, seed=trial)
+        claims["interval"] += not difference.interval[0] <= 0 <= difference.interval[1]
+        claims["flips"] += difference.p < 0.05
+        claims["shown"] += difference.is_significant
         claims["plans"] += abs(b.mean()) > 1.96 * b.std() / np.sqrt(len(b))
     shares = {name: count / trials for name, count in claims.items()}
     assert 0.02 <= shares["flips"] <= at_most
@@ -130,13 +130,13 @@ def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
 
 def test_two_clusters_show_nothing_however_clear_they_look():
     a = np.zeros(300)
-    found = compared(a, a + 5.0, np.arange(300) // 150)
-    assert found.interval is None
-    assert not found.shown
-    assert found.p is None
+    difference = compared(a, a + 5.0, np.arange(300) // 150)
+    assert difference.interval is None
+    assert not difference.is_significant
+    assert difference.p is None
 
 
 def test_the_p_value_of_few_clusters_counts_every_pattern_of_signs():
-    found = compared(np.zeros(8), np.ones(8), np.arange(8))
-    assert found.p == 2 / 2**8
-    assert found.interval == (1.0, 1.0)
+    difference = compared(np.zeros(8), np.ones(8), np.arange(8))
+    assert difference.p == 2 / 2**8
+    assert difference.interval == (1.0, 1.0)

@@ -1,6 +1,7 @@
 """Settings are strict, and say what to do."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros.core.config import Config, ConfigError, as_yaml, load, override, override_dotted, settings
 from reflectdrive_ros.infra import arguments
-from reflectdrive_ros.infra.config_fields import FORMER_NAMES
+from reflectdrive_ros.infra.config_fields import CONSTANTS
+from reflectdrive_ros.training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 
 ROOT = Path(__file__).parents[1]
 LEAVES = list(settings(Config()))
@@ -53,12 +55,55 @@ def test_every_setting_is_described_and_numbers_have_a_range():
             assert leaf.low <= leaf.value <= leaf.high, leaf.name
 
 
-@pytest.mark.parametrize("name", FORMER_NAMES)
-def test_a_former_setting_is_refused_with_what_to_do(name):
-    assert name not in {leaf.name for leaf in LEAVES}
+TRAINING = {
+    leaf.name: config
+    for config in (TrainConfig(), RlTrainConfig(), RefineTrainConfig(), DiffusionTrainConfig())
+    for leaf in settings(config)
+}
+PAGES = [page.read_text() for page in sorted((ROOT / "docs").rglob("*.md")) if page != ROOT / "docs/parameters.md"] + [
+    (ROOT / "README.md").read_text()
+]
+
+
+def is_named_on_a_page(name):
+    return any(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.]*\w)", page) for page in PAGES)
+
+
+@pytest.mark.parametrize("name", [*(leaf.name for leaf in LEAVES), *TRAINING])
+def test_every_setting_is_named_on_a_page_that_says_when_to_change_it(name):
+    assert is_named_on_a_page(name), f"{name} is named on docs/parameters.md only: name it, or make it a constant"
+
+
+@pytest.mark.parametrize("name", [f"{section}.{name}" for section, names in CONSTANTS.items() for name in names])
+def test_a_name_that_is_a_constant_is_refused_with_what_to_do(name):
+    section = name.partition(".")[0]
+    for config in (Config(), RlTrainConfig(), RefineTrainConfig(), DiffusionTrainConfig()):
+        if not hasattr(config, section) or name in {leaf.name for leaf in settings(config)}:
+            continue
+        with pytest.raises(ConfigError) as fault:
+            override_dotted(config, {name: 1})
+        assert one_sentence(fault) == f"setting {name} is a constant: remove it"
+
+
+def test_a_section_of_constants_is_refused_with_what_to_do():
+    with pytest.raises(ConfigError, match=r"^setting idm is a constant: remove it$"):
+        override_dotted(Config(), {"idm.headway_s": 1.0})
+
+
+def test_the_largest_age_of_an_input_is_an_entry_of_one_setting():
+    ages_s = override_dotted(Config(), {"inputs.max_age_s": ["objects=1", "lights=2.5"]}).inputs.max_ages_s
+    assert ages_s == {**Config().inputs.max_ages_s, "objects": 1.0, "lights": 2.5}
     with pytest.raises(ConfigError) as fault:
-        override_dotted(Config(), {name: 1})
-    assert one_sentence(fault) == f"setting {name} {FORMER_NAMES[name]}"
+        override_dotted(Config(), {"inputs.objects_max_age_s": 1.0})
+    assert one_sentence(fault).endswith("write inputs.max_age_s: [objects=1.0]")
+
+
+@pytest.mark.parametrize(
+    "entry", ["objects", "objects=", "objects=-1", "objects=nan", "objects=11", "cars=1", "=1", ""]
+)
+def test_an_age_that_is_none_is_refused(entry):
+    with pytest.raises(ConfigError, match=r"expected NAME=SECONDS"):
+        override_dotted(Config(), {"inputs.max_age_s": [entry]})
 
 
 def test_every_section_has_a_summary():
@@ -136,7 +181,7 @@ def test_an_unknown_key_names_the_near_one(leaf, data):
         ("guard.max_sped_mps", "guard.max_speed_mps"),
         ("camera.names", "cameras"),
         ("speed_limit", "speed_limit_mps"),
-        ("idm.headway", "idm.headway_s"),
+        ("lights.unknwon", "lights.unknown"),
     ],
 )
 def test_a_slip_of_the_pen_is_understood(wrong, right):

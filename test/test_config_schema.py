@@ -18,21 +18,21 @@ LEAVES = {leaf.name: leaf for leaf in settings(Config())}
 # one setting decides what another may be: no schema of single values can know
 TOGETHER = (
     *("cameras.names", "cameras.anchor", "cameras.topics", "cameras.info_topics"),
-    *("model.file", "model.sha256", "lights.unknown_after_red"),
+    *("model.file", "model.sha256", "lights.unknown_after_red", "inputs.max_age_s"),
 )
 ALONE = sorted(set(LEAVES) - set(TOGETHER))
 
 
 @pytest.mark.parametrize(
-    ("file", "made", "command"),
+    ("file", "render", "command"),
     [
         ("config/schema.json", config_schema.as_json, "schema"),
         ("docs/parameters.md", config_schema.as_markdown, "page"),
     ],
 )
-def test_the_made_files_are_up_to_date(file, made, command):
+def test_the_made_files_are_up_to_date(file, render, command):
     text = (ROOT / file).read_text()
-    assert text == made(Config()), f"run python -m reflectdrive_ros.ros.config_schema {command} > {file}"
+    assert text == render(Config()), f"run python -m reflectdrive_ros.ros.config_schema {command} > {file}"
 
 
 def refusals(schema, value, where="$"):
@@ -49,21 +49,21 @@ def refusals(schema, value, where="$"):
     }[kind]
     if not right:
         return [f"{where} is no {kind}"]
-    found = []
+    errors = []
     if kind == "object":
         for key, inner in value.items():
-            known = key in schema["properties"]
-            found += refusals(schema["properties"][key], inner, f"{where}.{key}") if known else [f"{where}.{key}?"]
+            is_known = key in schema["properties"]
+            errors += refusals(schema["properties"][key], inner, f"{where}.{key}") if is_known else [f"{where}.{key}?"]
     elif kind == "array":
         for inner in value:
-            found += refusals(schema["items"], inner, where)
+            errors += refusals(schema["items"], inner, where)
     elif number and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-        found.append(f"{where} is out of range")
+        errors.append(f"{where} is out of range")
     if "enum" in schema and value not in schema["enum"]:
-        found.append(f"{where} is none of {schema['enum']}")
+        errors.append(f"{where} is none of {schema['enum']}")
     if "pattern" in schema and not re.search(schema["pattern"], value):
-        found.append(f"{where} does not fit")
-    return found
+        errors.append(f"{where} does not fit")
+    return errors
 
 
 def nested(name, value):
@@ -94,10 +94,10 @@ def test_the_schema_refuses_what_the_node_refuses_and_nothing_else(name, value):
         return  # which planners there are is asked when one is made, see the node's tests
     try:
         override_dotted(Config(), {name: value})
-        taken = True
+        accepted = True
     except ConfigError:
-        taken = False
-    assert (refusals(SCHEMA, nested(name, value)) == []) == taken, (name, value)
+        accepted = False
+    assert (refusals(SCHEMA, nested(name, value)) == []) == accepted, (name, value)
 
 
 def test_every_setting_of_a_few_words_tells_them():

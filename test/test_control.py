@@ -16,6 +16,7 @@ from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
+from reflectdrive_ros.runtime.engine import MAX_LATERAL_SHIFT_M
 
 STOP, AUTONOMOUS, LOCAL = 1, 2, 3
 
@@ -34,12 +35,12 @@ def report(seconds, signal):
 
 def control(*messages, at_s=1.0):
     """What a snapshot at 1.0 s knows after these messages."""
-    made = Inputs(small())
-    latched(made)
+    inputs = Inputs(small())
+    latched(inputs.store)
     for key, message in messages:
-        made.put(key, message, ns(at_s))
-    instant(made, at_s)
-    return made.snapshot(ns(at_s)).control, {status.name: status for status in made.statuses(ns(at_s))}
+        inputs.store.put(key, message, ns(at_s))
+    instant(inputs.store, at_s)
+    return inputs.snapshot(ns(at_s)).control, {status.name: status for status in inputs.statuses(ns(at_s))}
 
 
 # --- the two inputs --------------------------------------------------------------------------------------------------
@@ -63,11 +64,11 @@ def test_the_planner_drives_where_autoware_controls_the_car_in_the_mode_autonomo
 
 def test_the_mode_stays_valid_and_the_newest_counts():
     assert control(("operation_mode", mode(LOCAL)), ("operation_mode", mode(AUTONOMOUS)))[0].autonomous is True
-    made = Inputs(small())
-    made.put("operation_mode", mode(LOCAL), ns(0.0))
-    latched(made)
-    instant(made, 1000.0)
-    assert made.snapshot(ns(1000.0)).control.by_driver
+    inputs = Inputs(small())
+    inputs.store.put("operation_mode", mode(LOCAL), ns(0.0))
+    latched(inputs.store)
+    instant(inputs.store, 1000.0)
+    assert inputs.snapshot(ns(1000.0)).control.by_driver
 
 
 @pytest.mark.parametrize("signal", Signal)
@@ -76,8 +77,8 @@ def test_the_signal_of_the_vehicle_is_read(signal):
 
 
 def test_an_old_report_of_the_signal_is_not_used_and_is_said():
-    found, statuses = control(("turn_indicators_status", report(-0.5, Signal.LEFT)))
-    assert found.signal is None
+    vehicle_control, statuses = control(("turn_indicators_status", report(-0.5, Signal.LEFT)))
+    assert vehicle_control.signal is None
     status = statuses["turn_indicators_status"]
     assert (status.level, status.message) == (
         Level.WARN,
@@ -86,14 +87,14 @@ def test_an_old_report_of_the_signal_is_not_used_and_is_said():
 
 
 def test_neither_is_missed_where_a_car_has_none():
-    found, statuses = control()
-    assert found == VehicleControl()
+    vehicle_control, statuses = control()
+    assert vehicle_control == VehicleControl()
     assert not {"operation_mode", "turn_indicators_status"} & set(statuses)
 
 
 def test_what_does_not_exist_is_refused_in_one_sentence():
-    found, statuses = control(("operation_mode", mode(77)), ("turn_indicators_status", report(1.0, 9)))
-    assert found == VehicleControl()
+    vehicle_control, statuses = control(("operation_mode", mode(77)), ("turn_indicators_status", report(1.0, 9)))
+    assert vehicle_control == VehicleControl()
     assert "operation mode 77 does not exist" in statuses["operation_mode"].message
     assert "turn signal 9 does not exist, expected 1, 2 or 3" in statuses["turn_indicators_status"].message
 
@@ -138,8 +139,8 @@ def test_the_learned_planner_takes_over_with_a_full_step(tiny_model):  # noqa: F
 
 def test_a_plan_for_a_driven_car_is_not_shifted_towards_the_last_one():
     by_planner, by_driver = (driven([mode(number), None])[1][-1] for number in (AUTONOMOUS, LOCAL))
-    held_m, free_m = (found.plan.trajectory.poses[-5, 1] for found in (by_planner, by_driver))
-    assert held_m == pytest.approx(small().engine.max_lateral_shift_m, abs=0.1)
+    limited_m, free_m = (report.plan.trajectory.poses[-5, 1] for report in (by_planner, by_driver))
+    assert limited_m == pytest.approx(MAX_LATERAL_SHIFT_M, abs=0.1)
     assert free_m > 1.7
 
 

@@ -68,9 +68,9 @@ def test_a_route_without_a_way_is_refused(points, word):
 
 
 def test_a_long_route_is_thinned_but_keeps_its_ends():
-    made = convert.path_route(route([(float(x), 0.0) for x in range(1001)]), "map", 100)
-    assert len(made) <= 101
-    assert (made[0, 0], made[-1, 0]) == (0.0, 1000.0)
+    poses = convert.path_route(route([(float(x), 0.0) for x in range(1001)]), "map", 100)
+    assert len(poses) <= 101
+    assert (poses[0, 0], poses[-1, 0]) == (0.0, 1000.0)
 
 
 # --- images --------------------------------------------------------------------------------------------------------
@@ -148,24 +148,24 @@ def smooth_image(width, height):
     ("size", "reduction"), [((384, 216), 1), ((640, 360), 2), ((1280, 720), 4), ((1920, 1080), 4), ((3840, 2160), 8)]
 )
 def test_a_large_image_is_decoded_smaller_and_looks_the_same(monkeypatch, size, reduction):
-    pixels, asked, decoded = smooth_image(*size), [], image_decoding.jpeg_pixels
-    monkeypatch.setattr(image_decoding, "jpeg_pixels", lambda *args: asked.append(args[2]) or decoded(*args))
+    pixels, reductions, decoded = smooth_image(*size), [], image_decoding.jpeg_pixels
+    monkeypatch.setattr(image_decoding, "jpeg_pixels", lambda *args: reductions.append(args[2]) or decoded(*args))
     expected = cv2.resize(pixels, (192, 96), interpolation=cv2.INTER_AREA).astype(int)
     for message in (jpeg(1.0, pixels=pixels), raw(1.0, pixels=pixels)):
-        found, scale = image_decoding.pixels(message, "front", 192, 96)
-        assert np.abs(found - expected).max() <= 6
+        pixels_small, scale = image_decoding.pixels(message, "front", 192, 96)
+        assert np.abs(pixels_small - expected).max() <= 6
         assert scale == pytest.approx((192 / size[0], 96 / size[1]))
-    assert asked == [reduction]
+    assert reductions == [reduction]
 
 
 @given(st.integers(16, 3000), st.integers(16, 2000))
 @settings(max_examples=25, deadline=None)
 def test_images_of_any_size_are_brought_to_the_asked_one(width, height):
-    found, scale = image_decoding.pixels(
+    pixels, scale = image_decoding.pixels(
         jpeg(1.0, pixels=np.full((height, width, 3), (90, 120, 30), np.uint8)), "front", 64, 36
     )
-    assert found.shape == (36, 64, 3)
-    np.testing.assert_allclose(found.reshape(-1, 3).mean(0), (90, 120, 30), atol=3)
+    assert pixels.shape == (36, 64, 3)
+    np.testing.assert_allclose(pixels.reshape(-1, 3).mean(0), (90, 120, 30), atol=3)
     np.testing.assert_allclose(scale, (64 / width, 36 / height), rtol=8 / min(width, height))
 
 
@@ -187,9 +187,9 @@ def test_a_living_camera_has_changing_digests():
 def test_a_point_ahead_lands_in_the_middle_of_the_image():
     transforms = convert.static_transforms(tf_static())
     camera_from_ego = convert.camera_from_ego(transforms, "front", "front_optical")
-    seen = camera_from_ego @ np.array([10.0, 0.0, 1.5, 1.0])
-    np.testing.assert_allclose(seen[:3], [0.0, 0.0, 10.0], atol=1e-9)
-    u, v, w = convert.intrinsics(camera_info(), "front") @ seen[:3]
+    in_camera = camera_from_ego @ np.array([10.0, 0.0, 1.5, 1.0])
+    np.testing.assert_allclose(in_camera[:3], [0.0, 0.0, 10.0], atol=1e-9)
+    u, v, w = convert.intrinsics(camera_info(), "front") @ in_camera[:3]
     assert (u / w, v / w) == pytest.approx((32.0, 18.0))
 
 
@@ -221,12 +221,12 @@ def test_a_circle_of_transforms_ends():
 
 
 def test_objects_keep_their_place_speed_and_prediction():
-    found = agents_of(predicted_objects(1.0, (20.0, 3.0, 0.5, 4.0, 4.5)))
-    np.testing.assert_allclose(found.agents.poses, [[20.0, 3.0, 0.5]], atol=1e-9)
-    np.testing.assert_allclose(found.agents.velocities_mps, [[4 * np.cos(0.5), 4 * np.sin(0.5)]])
-    np.testing.assert_allclose(found.agents.predicted_poses[0, 3, :2], [20 + 8 * np.cos(0.5), 3 + 8 * np.sin(0.5)])
-    assert found.agents.kinds[0] == AgentKind.VEHICLE
-    assert found.ignored == {}
+    map_agents = agents_of(predicted_objects(1.0, (20.0, 3.0, 0.5, 4.0, 4.5)))
+    np.testing.assert_allclose(map_agents.agents.poses, [[20.0, 3.0, 0.5]], atol=1e-9)
+    np.testing.assert_allclose(map_agents.agents.velocities_mps, [[4 * np.cos(0.5), 4 * np.sin(0.5)]])
+    np.testing.assert_allclose(map_agents.agents.predicted_poses[0, 3, :2], [20 + 8 * np.cos(0.5), 3 + 8 * np.sin(0.5)])
+    assert map_agents.agents.kinds[0] == AgentKind.VEHICLE
+    assert map_agents.ignored == {}
 
 
 def test_prediction_goes_on_at_constant_velocity_where_a_path_ends():
@@ -238,9 +238,9 @@ def test_prediction_goes_on_at_constant_velocity_where_a_path_ends():
 
 
 def test_an_object_that_is_a_hundred_metres_long_is_left_out_and_counted():
-    found = agents_of(predicted_objects(1.0, (20.0, 0.0, 0.0, 0.0, 100.0), (30.0, 0.0, 0.0, 0.0, 4.5)))
-    assert len(found.agents) == 1
-    assert found.ignored == {"longer than 40 m": 1}
+    map_agents = agents_of(predicted_objects(1.0, (20.0, 0.0, 0.0, 0.0, 100.0), (30.0, 0.0, 0.0, 0.0, 4.5)))
+    assert len(map_agents.agents) == 1
+    assert map_agents.ignored == {"longer than 40 m": 1}
 
 
 def test_one_bad_object_does_not_take_the_others_away():
@@ -248,10 +248,10 @@ def test_one_bad_object_does_not_take_the_others_away():
     message.objects[0].kinematics.initial_pose_with_covariance.pose.position.x = float("nan")
     message.objects[1].kinematics.initial_pose_with_covariance.pose.orientation.w = 0.0
     message.objects[2].shape.dimensions.x = 0.0
-    found = agents_of(message)
-    np.testing.assert_allclose(found.agents.poses[:, 0], [40.0])
-    assert sum(found.ignored.values()) == 3
-    assert "no orientation" in found.ignored
+    map_agents = agents_of(message)
+    np.testing.assert_allclose(map_agents.agents.poses[:, 0], [40.0])
+    assert sum(map_agents.ignored.values()) == 3
+    assert "no orientation" in map_agents.ignored
 
 
 def test_numbers_near_the_largest_there_are_are_left_out_too():
@@ -260,30 +260,32 @@ def test_numbers_near_the_largest_there_are_are_left_out_too():
     message.objects[0].kinematics.initial_twist_with_covariance.twist.linear.y = -1.7976931348623157e308
     message.objects[1].kinematics.initial_pose_with_covariance.pose.position.x = 1e308
     message.objects[2].kinematics.predicted_paths[0].path[3].position.y = 1e308
-    found = agents_of(message)
-    np.testing.assert_allclose(found.agents.poses[:, 0], [30.0, 40.0])
-    assert found.ignored == {"faster than 150 m/s": 1, "farther than 100 km": 1}
-    assert np.abs(found.agents.predicted_poses).max() < 50.0  # of that path nothing is believed
+    map_agents = agents_of(message)
+    np.testing.assert_allclose(map_agents.agents.poses[:, 0], [30.0, 40.0])
+    assert map_agents.ignored == {"faster than 150 m/s": 1, "farther than 100 km": 1}
+    assert np.abs(map_agents.agents.predicted_poses).max() < 50.0  # of that path nothing is believed
 
 
 def test_the_nearest_objects_are_kept():
-    found = agents_of(predicted_objects(1.0, *[(float(x), 0.0, 0.0, 0.0, 4.5) for x in range(100, 0, -1)]), count=10)
-    np.testing.assert_allclose(found.agents.poses[:, 0], np.arange(1.0, 11.0))
-    assert found.ignored == {"beyond the nearest 10": 90}
+    map_agents = agents_of(
+        predicted_objects(1.0, *[(float(x), 0.0, 0.0, 0.0, 4.5) for x in range(100, 0, -1)]), count=10
+    )
+    np.testing.assert_allclose(map_agents.agents.poses[:, 0], np.arange(1.0, 11.0))
+    assert map_agents.ignored == {"beyond the nearest 10": 90}
 
 
 def test_things_to_drive_over_are_no_obstacles():
     message = predicted_objects(1.0, (20.0, 0.0, 0.0, 0.0, 1.0), label=ObjectClassification.OVER_DRIVABLE)
-    found = agents_of(message)
-    assert len(found.agents) == 0
-    assert found.ignored == {"driven over": 1}
+    map_agents = agents_of(message)
+    assert len(map_agents.agents) == 0
+    assert map_agents.ignored == {"driven over": 1}
 
 
 def test_objects_that_are_nan_in_any_field_are_counted_and_not_an_empty_road():
     for x, y in ((float("nan"), 0.0), (0.0, float("nan")), (float("nan"), float("nan"))):
-        found = agents_of(predicted_objects(1.0, (x, y, 0.0, 1.0, 4.0)))
-        assert len(found.agents) == 0
-        assert found.ignored == {"not finite": 1}
+        map_agents = agents_of(predicted_objects(1.0, (x, y, 0.0, 1.0, 4.0)))
+        assert len(map_agents.agents) == 0
+        assert map_agents.ignored == {"not finite": 1}
 
 
 def test_a_image_in_pairs_of_pixels_must_have_an_even_width():
@@ -312,15 +314,15 @@ def test_tracked_objects_are_read_too():
 
 def test_objects_are_moved_on_to_the_moment_of_the_ego():
     """A car at 15 m/s seen 0.2 s ago is 3 m further now."""
-    found = agents_of(predicted_objects(1.0, (20.0, 0.0, 0.0, 15.0, 4.5)))
-    agents = convert.agents_to_ego_frame(found, ego(5.0, ns(1.2), (10.0, 0.0, 0.0)))
+    map_agents = agents_of(predicted_objects(1.0, (20.0, 0.0, 0.0, 15.0, 4.5)))
+    agents = convert.agents_to_ego_frame(map_agents, ego(5.0, ns(1.2), (10.0, 0.0, 0.0)))
     assert agents.poses[0, 0] == pytest.approx(20.0 + 3.0 - 10.0)
     assert agents.predicted_poses[0, 0, 0] == pytest.approx(13.0 + 7.5)
 
 
 def test_objects_turn_with_the_ego():
-    found = agents_of(predicted_objects(1.0, (0.0, 20.0, np.pi / 2, 3.0, 4.5)))
-    agents = convert.agents_to_ego_frame(found, ego(5.0, ns(1.0), (0.0, 0.0, np.pi / 2)))
+    map_agents = agents_of(predicted_objects(1.0, (0.0, 20.0, np.pi / 2, 3.0, 4.5)))
+    agents = convert.agents_to_ego_frame(map_agents, ego(5.0, ns(1.0), (0.0, 0.0, np.pi / 2)))
     np.testing.assert_allclose(agents.poses, [[20.0, 0.0, 0.0]], atol=1e-9)
     np.testing.assert_allclose(agents.velocities_mps, [[3.0, 0.0]], atol=1e-9)
 

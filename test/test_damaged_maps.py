@@ -105,9 +105,9 @@ def test_a_bit_flipped_in_a_map_leaves_its_stop_lines_or_the_diagnostics_say_whi
     step_at(core, 1.0)
     readable = 0
     for seed in range(24):
-        refused = core.inputs._vector_map.refused
+        refused = core.inputs.store.vector_map.refused
         send_map(core, flipped(maps["lit"], seed))
-        is_readable = core.inputs._vector_map.refused == refused
+        is_readable = core.inputs.store.vector_map.refused == refused
         readable += is_readable
         report, lines = step_at(core, 1.1 + 0.1 * seed)
         assert report is not None

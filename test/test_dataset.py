@@ -54,9 +54,9 @@ def dataset(bag, tmp_path_factory):
 
 def scenes_of(folder, images=True):
     damages = []
-    found = list(shards.read(folder, images=images, on_damage=damages.append))
+    scenes = list(shards.read(folder, images=images, on_damage=damages.append))
     assert not damages
-    return found
+    return scenes
 
 
 def node_observations(path, *pairs):
@@ -64,24 +64,24 @@ def node_observations(path, *pairs):
     with BagReader(path) as reader:
         mapping = map_topics(Config(), reader, pairs, driven_route=False)
         core = PlanningCore(mapping.config, time.perf_counter)
-        steps = due_steps(core, reader, mapping.sources, reader.end_ns + 1, lambda share: None, lambda found: None)
-        seen = [step.inputs.snapshot.observation for step in steps]
+        steps = due_steps(core, reader, mapping.sources, reader.end_ns + 1, lambda share: None, lambda statuses: None)
+        observations = [step.inputs.snapshot.observation for step in steps]
     spec = cli_args.network_for(mapping.config, "reflectdrive2", False).inputs
-    return {each.stamp_ns: each for each in seen if each is not None}, spec
+    return {each.stamp_ns: each for each in observations if each is not None}, spec
 
 
 def assert_inputs_equal_those_of_the_node(folder, path):
     observations, spec = node_observations(path)
-    found = scenes_of(folder)
-    assert found
-    for scene in found:
+    scenes = scenes_of(folder)
+    assert scenes
+    for scene in scenes:
         ours = model_inputs(scene.observation(), spec)
         theirs = model_inputs(observations[scene.ego.stamp_ns], spec)
         assert ours.notes == theirs.notes
         for name, array in theirs.arrays.items():
             assert ours.arrays[name].dtype == array.dtype, name
             assert ours.arrays[name].tobytes() == array.tobytes(), name
-    return len(found)
+    return len(scenes)
 
 
 def test_inputs_of_the_recorded_drive_equal_those_of_the_node_to_the_last_bit(bag, dataset):
@@ -231,9 +231,9 @@ def test_a_gap_in_the_odometry_skips_the_frames_around_it(tmp_path):
         at_s = (stamp_ns(message.header) - first_ns) * 1e-9 if topic == ODOMETRY else 0.0
         return [] if 4.0 < at_s < 4.8 else [(topic, message)]
 
-    found = skipped(tmp_path, change)
-    assert all("gap" in found[tick] for tick in (5, 6, 7))
-    assert "gap" not in found[15]
+    reasons = skipped(tmp_path, change)
+    assert all("gap" in reasons[tick] for tick in (5, 6, 7))
+    assert "gap" not in reasons[15]
 
 
 def test_a_jump_and_a_large_covariance_skip_the_frames_around_them(tmp_path):
@@ -248,16 +248,16 @@ def test_a_jump_and_a_large_covariance_skip_the_frames_around_them(tmp_path):
                 message.pose.covariance[0] = 4.0
         return [(topic, message)]
 
-    found = skipped(tmp_path, change)
-    assert {"localisation_jump", "localisation_covariance"} <= found[6]
-    assert not {"localisation_jump", "localisation_covariance"} & found[0]
+    reasons = skipped(tmp_path, change)
+    assert {"localisation_jump", "localisation_covariance"} <= reasons[6]
+    assert not {"localisation_jump", "localisation_covariance"} & reasons[0]
 
 
 def test_manual_override_and_a_collision_of_the_logged_future_skip_frames(tmp_path):
     (tmp_path / "hands.csv").write_text("drive,start,end\na,4.0,4.5\n")
-    found = skipped(tmp_path, lambda topic, message: [(topic, message)], "--overrides", str(tmp_path / "hands.csv"))
-    assert all("manual_override" in found[tick] for tick in (4, 6, 8))
-    assert "manual_override" not in found[10]
+    reasons = skipped(tmp_path, lambda topic, message: [(topic, message)], "--overrides", str(tmp_path / "hands.csv"))
+    assert all("manual_override" in reasons[tick] for tick in (4, 6, 8))
+    assert "manual_override" not in reasons[10]
 
 
 @pytest.mark.parametrize("name", ["../../esc", "\x1b[31m", "x" * 1_000_000, "a\0b"])
@@ -282,9 +282,9 @@ def test_a_topic_of_the_bag_marks_manual_overrides(tmp_path, capsys):
         at_s = (stamp_ns(message.header) - first_ns) * 1e-9
         return [(topic, message), ("/override", Bool(data=4.0 <= at_s < 4.5))]
 
-    found = skipped(tmp_path, change, "--override-topic", "/override")
-    assert all("manual_override" in found[tick] for tick in (4, 6, 8))
-    assert "manual_override" not in found[10]
+    reasons = skipped(tmp_path, change, "--override-topic", "/override")
+    assert all("manual_override" in reasons[tick] for tick in (4, 6, 8))
+    assert "manual_override" not in reasons[10]
     capsys.readouterr()
     assert "has no such topic, expected one of type std_msgs/msg/Bool or" in refusal(
         capsys, tmp_path / "a", "--out", tmp_path / "other", "--override-topic", "/hands"
@@ -336,13 +336,13 @@ def test_the_same_command_keeps_what_is_there_and_completes_what_is_not(bag, dat
 
 
 @pytest.mark.parametrize(
-    ("seen", "jobs"), [("set", "1"), ("set/frames/sunny.parquet", "2")], ids=["while it reads", "while it writes"]
+    ("first_file", "jobs"), [("set", "1"), ("set/frames/sunny.parquet", "2")], ids=["while it reads", "while it writes"]
 )
-def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, seen, jobs):
+def test_a_kill_leaves_nothing_that_is_read_as_whole(bag, dataset, tmp_path, first_file, jobs):
     command = [sys.executable, "-m", "reflectdrive_ros", "dataset", str(bag), "--out", str(tmp_path / "set")]
     command += ["--jobs", jobs]
     running = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    while running.poll() is None and not (tmp_path / seen).exists():
+    while running.poll() is None and not (tmp_path / first_file).exists():
         time.sleep(0.01)
     running.send_signal(signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
@@ -477,11 +477,11 @@ def test_a_full_disk_ends_with_one_sentence_and_leaves_nothing_half_written(bag,
     """A limit on the size of files takes the place of a full disk: the shard's 1.3 MB cannot be written."""
     command = [sys.executable, "-c", LIMITED + "sys.exit(runpy.run_module('reflectdrive_ros', run_name='__main__'))"]
     words = ["dataset", str(bag), "--out", str(tmp_path / "set")]
-    found = subprocess.run(
+    completed = subprocess.run(
         [*command, *words], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
-    assert found.returncode == 2
-    (line,) = found.stderr.strip().splitlines()
+    assert completed.returncode == 2
+    (line,) = completed.stderr.strip().splitlines()
     assert "cannot be written" in line
     assert not list((tmp_path / "set").glob("*.tar"))
     assert not shards.index_of(tmp_path / "set").shards
@@ -504,11 +504,11 @@ def test_splits_are_by_drive_and_places_of_val_are_left_out_of_train(dataset):
         name: [replace(row, drive=name, place=f"map/{k // 8 + shift}") for k, row in enumerate(rows)]
         for name, shift in (("a", 0), ("b", 1), ("c", 7))
     }
-    found = assign_splits(drives, 0.34)
-    splits = {name: {row.split for row in each} for name, each in found.items()}
+    rows_by_drive = assign_splits(drives, 0.34)
+    splits = {name: {row.split for row in each} for name, each in rows_by_drive.items()}
     assert all(len(each) == 1 for each in splits.values())
     assert [each == {"val"} for each in splits.values()].count(True) == 1
-    every = [row for each in found.values() for row in each]
+    every = [row for each in rows_by_drive.values() for row in each]
     val = {row.place for row in every if row.split == "val"}
     assert not any(row.valid for row in every if row.split == "train" and row.place in val)
 
@@ -520,5 +520,5 @@ def test_a_camera_image_that_is_not_there_is_a_missing_input(tmp_path):
         late = topic.endswith("front_left/image/compressed") and stamp_ns(message.header) - first_ns > 2.4e9
         return [] if late else [(topic, message)]
 
-    found = skipped(tmp_path, change)
-    assert all({"stale_input", "missing_input"} & found[tick] for tick in range(6, 15))
+    reasons = skipped(tmp_path, change)
+    assert all({"stale_input", "missing_input"} & reasons[tick] for tick in range(6, 15))

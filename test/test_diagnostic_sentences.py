@@ -77,7 +77,7 @@ def test_what_a_node_publishes_is_on_the_page():
     listed = re.findall(r"`([^`]+)`", PAGE.split("made by make generated: sentences")[1])
     patterns = [re.compile(".*".join(map(re.escape, each.split("…")))) for each in listed if each != "…"]
     core = PlanningCore(config(cameras__width=64, cameras__height=36, planner="route_follower"), Clock())
-    told = published(core, 0.0)
+    sentences = published(core, 0.0)
     for key, message in (("route", route()), ("tf_static", tf_static())):
         core.put(key, message, 0)
     for camera in CAMERAS:
@@ -89,10 +89,10 @@ def test_what_a_node_publishes_is_on_the_page():
         for camera in CAMERAS if step % 2 else CAMERAS[:1]:
             core.put(f"image:{camera}", jpeg(seconds, camera, step), ns(seconds))
         core.step(ns(seconds))
-        told += published(core, seconds)
+        sentences += published(core, seconds)
     core.receive("odometry", b"short", ns(1.5))
-    told += published(core, 1.5) + published(core, 9.0)
-    assert len(set(told)) > 10
-    for sentence in told:
+    sentences += published(core, 1.5) + published(core, 9.0)
+    assert len(set(sentences)) > 10
+    for sentence in sentences:
         short = re.fullmatch(r"[\d.]+ (received|Hz)", sentence)
         assert short or any(pattern.search(sentence) for pattern in patterns), sentence

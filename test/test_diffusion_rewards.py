@@ -10,7 +10,6 @@ from lightning_fabric import Fabric
 from tiny_training import Silent, make_set
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.core.config import ScoringConfig
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.model.denoiser.net import DenoiserNet
 from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
@@ -18,14 +17,20 @@ from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, ve
 from reflectdrive_ros.training.diffusion import DiffusionJob
 from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_steps
+from reflectdrive_ros.training.plan_changes import PlanModes
 from reflectdrive_ros.training.rewards import COLUMNS, KeptScenes, PoseScorer, ScorePool
-from reflectdrive_ros.training.settings import DiffusionLossConfig, PlanRewardConfig
+from reflectdrive_ros.training.settings import DenoiserRewardConfig, DiffusionLossConfig
 from reflectdrive_ros.training.vector_data import build_vector_set
 
 SPEC = replace(denoiser_training.SPEC, route_line_rows=3, ego_frenet=True)
 TINY = replace(denoiser_training.TINY, spec=SPEC)
 SCENES = 6
-MANY = PlanRewardConfig(weight=1.0, plans=64, pace_m=2.5, offset_m=0.5)
+MANY = PlanModes(pace_m=2.5, delay_m=0.8, offset_m=0.5, bulge_m=0.2)
+
+
+@pytest.fixture(autouse=True)
+def few_pairs(monkeypatch):
+    monkeypatch.setattr(diffusion, "PLAN_PAIRS", 2)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def scenes(folder):
 
 @pytest.fixture(scope="module")
 def pool():
-    with ScorePool(PoseScorer(ScoringConfig()), 1) as made:
+    with ScorePool(PoseScorer(), 1) as made:
         yield made
 
 
@@ -51,18 +56,17 @@ def plans_at(speed_mps, beside_m=0.0):
     return np.repeat(plan[None], SCENES, axis=0)
 
 
-def updates(scenes, pool, plans, mirrored=False, standing=False, config=MANY):
+def updates(scenes, pool, plans, mirrored=False, standing=False, pairs=64):
     places, which = np.arange(SCENES), np.full(SCENES, mirrored)
     arrays = vector_data.mirror(scenes.arrays(places), which)
     rng = np.random.default_rng(0)
-    return plan_changes(
-        plans, arrays["route_lanes"].astype(float), which, np.full(SCENES, standing), scenes, places, pool, rng, config
-    )
+    lanes = arrays["route_lanes"].astype(float)
+    return plan_changes(plans, lanes, which, np.full(SCENES, standing), scenes, places, pool, rng, pairs, MANY)
 
 
 def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
     plans = plans_at(8.0)
-    changes = sampled_changes(plans, np.random.default_rng(0), PlanRewardConfig(plans=500), 0.1)
+    changes = sampled_changes(plans, np.random.default_rng(0), 500, 0.1)
     assert changes.shape == (SCENES, 500, SPEC.future_steps, 3)
     assert np.abs(changes[:, :, 0]).max() < 0.05  # 0.1 s ahead
     np.testing.assert_allclose(changes[:, :, -1, :2].std(axis=(0, 1)), [1.5, 0.25], rtol=0.1)
@@ -71,7 +75,7 @@ def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
 
 
 def test_the_rewards_of_plans_are_their_scores(folder, scenes, pool):
-    found = updates(scenes, pool, plans_at(5.0), config=PlanRewardConfig(plans=1))
+    found = updates(scenes, pool, plans_at(5.0), pairs=1)
     instants = np.rint(WAYPOINT_TIMES_S / 0.1).astype(int) - 1
     for row, scene in enumerate(shards.read(folder, images=False, on_damage=pytest.fail)):
         line = diffusion_rewards.reference_line(scenes.arrays(np.array([row]))["route_lanes"][0], SPEC)
@@ -84,7 +88,7 @@ def test_scenes_that_stay_in_memory_score_as_those_that_are_read(folder, scenes)
     """Three stay of six that are asked for in turn; the fastest plan ends beyond the index of their areas."""
     kept, read = KeptScenes(3), list(shards.read(folder, images=False, on_damage=pytest.fail))
     plans = np.stack([plans_at(speed)[0, waypoint_steps(SPEC)] for speed in (4.0, 9.0, 16.0)])
-    scorer = PoseScorer(ScoringConfig())
+    scorer = PoseScorer()
     for place in (0, 0, 1, 2, 3, 4, 5, 0, 5, 4):
         found = kept.read(*scenes.scene_of(place))
         assert found.name == read[place].name
@@ -143,10 +147,11 @@ def test_recorded_samples_have_no_reward_and_no_change(scenes, pool):
     assert (found.change == 0.0).all()
 
 
-def test_the_loss_moves_plans_the_way_they_should_change(scenes):
+def test_the_loss_moves_plans_the_way_they_should_change(scenes, monkeypatch):
     places = np.arange(4)
     arrays = vector_data.with_frenet_futures(scenes.arrays(places), SPEC)
-    asked = settings.DiffusionDataConfig(condition_dropout=0.0, samples=1)
+    monkeypatch.setattr("reflectdrive_ros.training.diffusion_losses.CONDITION_DROPOUT", 0.0)
+    asked = settings.DiffusionDataConfig(samples=1)
     batch = VectorBatch.of(arrays, places, np.zeros(4, bool), asked, np.random.default_rng(0), slice(None))
     net = DenoiserNet(TINY)
     net.initialise(torch.Generator().manual_seed(0))
@@ -170,7 +175,7 @@ def test_the_loss_moves_plans_the_way_they_should_change(scenes):
 
 
 def config(**changes):
-    return replace(denoiser_training.config(**changes), reward=PlanRewardConfig(weight=1.0, plans=2))
+    return replace(denoiser_training.config(**changes), reward=DenoiserRewardConfig(weight=1.0))
 
 
 def train(of, pool, stop=lambda: False):
@@ -194,7 +199,7 @@ def test_a_run_with_rewards_that_is_stopped_ends_with_the_same_weights(scenes, t
 def test_the_command_logs_the_scores_of_its_plans(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(settings.DENOISERS, "small", lambda: TINY)
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("data: {batch: 4, samples: 1}\nreward: {weight: 1.0, plans: 2}\ncheckpointing: {log_steps: 2}\n")
+    recipe.write_text("data: {batch: 4, samples: 1}\nreward: {weight: 1.0}\ncheckpointing: {log_steps: 2}\n")
     words = ["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run"), "--steps", "2"]
     assert main([*words, "--workers", "1"]) == 0
     header, row = (tmp_path / "run/log.csv").read_text().split("\n")[:2]

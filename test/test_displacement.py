@@ -19,19 +19,19 @@ def path(speed_mps):
 
 
 def test_a_plan_that_is_too_fast_by_1_mps_is_off_by_the_time():
-    apart = displacement.distances(path(6.0), path(5.0))
-    found = displacement.summarise(np.stack([apart, apart]))
-    assert found["fde_m"] == {"1": 1.0, "2": 2.0, "3": 3.0, "4": 4.0}
-    assert found["ade_m"] == {"1": 0.75, "2": 1.25, "3": 1.75, "4": 2.25}
-    assert found["miss_rate"] == 100.0
-    assert found["plans"] == 2
+    distances_m = displacement.distances(path(6.0), path(5.0))
+    summary = displacement.summarise(np.stack([distances_m, distances_m]))
+    assert summary["fde_m"] == {"1": 1.0, "2": 2.0, "3": 3.0, "4": 4.0}
+    assert summary["ade_m"] == {"1": 0.75, "2": 1.25, "3": 1.75, "4": 2.25}
+    assert summary["miss_rate"] == 100.0
+    assert summary["plans"] == 2
 
 
 def test_two_metres_are_no_miss_and_no_plan_is_one():
-    near, far = np.full(8, displacement.MISS_M), np.full(8, displacement.MISS_M + 0.01)
-    found = displacement.summarise(np.stack([near, near, far, displacement.NO_PLAN]))
-    assert found["miss_rate"] == 50.0
-    assert found["plans"] == 3
+    inside, outside = np.full(8, displacement.MISS_M), np.full(8, displacement.MISS_M + 0.01)
+    summary = displacement.summarise(np.stack([inside, inside, outside, displacement.NO_PLAN]))
+    assert summary["miss_rate"] == 50.0
+    assert summary["plans"] == 3
     none = displacement.summarise(displacement.NO_PLAN[None])
     assert none["miss_rate"] == 100.0
     assert none["ade_m"] == none["ade_m_95"] == dict.fromkeys("1234")
@@ -42,9 +42,9 @@ def test_intervals_hold_the_mean_narrow_with_the_scenes_and_do_not_depend_on_blo
     few, many = rng.exponential(1.0, (10, 8)), rng.exponential(1.0, (1000, 8))
     widths = []
     for rows in (few, many):
-        found = displacement.summarise(rows)
-        low, high = found["ade_m_95"]["3"]
-        assert low < found["ade_m"]["3"] < high
+        summary = displacement.summarise(rows)
+        low, high = summary["ade_m_95"]["3"]
+        assert low < summary["ade_m"]["3"] < high
         widths.append(high - low)
     assert widths[1] < 0.3 * widths[0]
     whole = bootstrap.bootstrap_intervals(few)

@@ -19,10 +19,10 @@ ROOT = Path(__file__).parents[1]
 HAS_ROS = importlib.util.find_spec("rclpy") is not None
 
 
-def arguments(*given):
+def arguments(*words):
     parser = argparse.ArgumentParser()
     doctor.add_arguments(parser)
-    return parser.parse_args([str(one) for one in given])
+    return parser.parse_args([str(one) for one in words])
 
 
 # --- the whole of it -------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ HASWELL = "fpu sse2 ssse3 fma movbe avx f16c bmi1 avx2 bmi2 erms"
 def test_a_processor_that_the_kernels_do_not_run_on_is_told(machine, cpuinfo, state, text):
     finding = system_checks.processor(machine, cpuinfo)
     assert (finding.state, finding.required) == (state, True)
-    assert text in finding.found
+    assert text in finding.detail
     assert finding.todo or state is State.OK
 
 
@@ -109,7 +109,7 @@ def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("settings", "state", "said"),
+    ("settings", "state", "detail"),
     [
         ({}, State.OK, "reflectdrive2: "),
         ({"planner": "route_follower"}, State.OK, "route_follower, which needs no model"),
@@ -119,27 +119,27 @@ def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, 
         ({"model.backend": "torch"}, State.MISSING, "is read by tensorrt, onnxruntime"),
     ],
 )
-def test_the_configured_planner_is_checked(settings, state, said):
-    found = system_checks.planner(override_dotted(Config(), settings))
-    assert (found.state, found.required) == (state, True)
-    assert said in found.found
-    assert found.todo or state is State.OK
+def test_the_configured_planner_is_checked(settings, state, detail):
+    finding = system_checks.planner(override_dotted(Config(), settings))
+    assert (finding.state, finding.required) == (state, True)
+    assert detail in finding.detail
+    assert finding.todo or state is State.OK
 
 
 def test_a_backend_that_is_not_installed_is_said(monkeypatch):
     monkeypatch.setattr(system_checks.importlib.util, "find_spec", lambda name: None)
-    found = system_checks.planner(Config())
-    assert found.state is State.MISSING
-    assert "needs onnxruntime" in found.found
-    assert "pip install onnxruntime" in found.todo
+    finding = system_checks.planner(Config())
+    assert finding.state is State.MISSING
+    assert "needs onnxruntime" in finding.detail
+    assert "pip install onnxruntime" in finding.todo
 
 
 def test_settings_and_files_reach_the_checks(monkeypatch, tmp_path):
-    given = []
-    monkeypatch.setattr(doctor, "run_checks", lambda environment, config: given.append(config) or iter([]))
+    configs = []
+    monkeypatch.setattr(doctor, "run_checks", lambda environment, config: configs.append(config) or iter([]))
     (tmp_path / "car.yaml").write_text("planner: route_follower\ninputs: {objects_type: tracked}\n")
     assert doctor.run(arguments("--config", tmp_path / "car.yaml", "--setting", "inputs.objects_type=none")) == 0
-    assert (given[0].planner, given[0].inputs.objects_type) == ("route_follower", "none")
+    assert (configs[0].planner, configs[0].inputs.objects_type) == ("route_follower", "none")
 
 
 def test_what_is_optional_does_not_stop_the_planner(monkeypatch, capsys):
@@ -162,10 +162,10 @@ def test_a_small_shared_memory_is_a_warning_with_the_cure(monkeypatch, tmp_path)
         f_blocks, f_bavail, f_frsize = 16384, 16384, 4096
 
     monkeypatch.setattr(system_checks.os, "statvfs", lambda folder: Docker)
-    found = system_checks.shared_memory(tmp_path)
-    assert found.state is State.WARN
-    assert "64 of 64 MB free" in found.found
-    assert "--shm-size=256m" in found.todo
+    finding = system_checks.shared_memory(tmp_path)
+    assert finding.state is State.WARN
+    assert "64 of 64 MB free" in finding.detail
+    assert "--shm-size=256m" in finding.todo
 
 
 def test_a_full_shared_memory_is_a_warning_too(monkeypatch, tmp_path):
@@ -182,31 +182,31 @@ def test_no_shared_memory_at_all(tmp_path):
 
 @pytest.mark.parametrize("variable", ["FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"])
 def test_the_shipped_profile_is_a_good_one(variable):
-    found = system_checks.dds_profile({variable: str(ROOT / "config/fastdds.xml")})
-    assert found.state is State.OK
-    assert "64 MB" in found.found
+    finding = system_checks.dds_profile({variable: str(ROOT / "config/fastdds.xml")})
+    assert finding.state is State.OK
+    assert "64 MB" in finding.detail
 
 
 def test_a_profile_of_fast_dds_is_not_asked_of_cyclone_dds():
     cyclone = {"RMW_IMPLEMENTATION": "rmw_cyclonedds_cpp"}
-    found = system_checks.dds_profile(cyclone)
-    assert found.state is State.WARN
-    assert "FASTRTPS" not in found.found + found.todo
-    assert f"export CYCLONEDDS_URI=file://{ROOT / 'config/cyclonedds.xml'}" in found.todo
+    finding = system_checks.dds_profile(cyclone)
+    assert finding.state is State.WARN
+    assert "FASTRTPS" not in finding.detail + finding.todo
+    assert f"export CYCLONEDDS_URI=file://{ROOT / 'config/cyclonedds.xml'}" in finding.todo
     assert system_checks.dds_profile({**cyclone, "CYCLONEDDS_URI": "file:///etc/cyclone.xml"}).state is State.OK
     assert system_checks.dds_profile({"RMW_IMPLEMENTATION": "rmw_zenoh_cpp"}).state is State.OK
 
 
 @pytest.mark.parametrize("environment", [{}, {"FASTRTPS_DEFAULT_PROFILES_FILE": ""}])
 def test_without_a_profile_the_command_that_sets_it_is_given(environment):
-    found = system_checks.dds_profile(environment)
-    assert found.state is State.WARN
-    assert "loses images silently" in found.found
-    assert f"export FASTRTPS_DEFAULT_PROFILES_FILE={ROOT / 'config/fastdds.xml'}" in found.todo
+    finding = system_checks.dds_profile(environment)
+    assert finding.state is State.WARN
+    assert "loses images silently" in finding.detail
+    assert f"export FASTRTPS_DEFAULT_PROFILES_FILE={ROOT / 'config/fastdds.xml'}" in finding.todo
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "detail"),
     [
         (None, "No such file or directory"),
         ("<dds>", "is not XML"),
@@ -215,13 +215,13 @@ def test_without_a_profile_the_command_that_sets_it_is_given(environment):
         ("<dds><segment_size>much</segment_size></dds>", "segment of 0.0 MB"),
     ],
 )
-def test_a_profile_that_does_not_help_is_a_warning(tmp_path, content, said):
+def test_a_profile_that_does_not_help_is_a_warning(tmp_path, content, detail):
     file = tmp_path / "profile.xml"
     if content is not None:
         file.write_text(content)
-    found = system_checks.dds_profile({"FASTRTPS_DEFAULT_PROFILES_FILE": str(file)})
-    assert found.state is State.WARN
-    assert said in found.found
+    finding = system_checks.dds_profile({"FASTRTPS_DEFAULT_PROFILES_FILE": str(file)})
+    assert finding.state is State.WARN
+    assert detail in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_discovery(environment, state):
 
 
 def test_humbles_variable_for_this_machine_only_is_read():
-    assert "range LOCALHOST" in system_checks.discovery({"ROS_LOCALHOST_ONLY": "1"}).found
+    assert "range LOCALHOST" in system_checks.discovery({"ROS_LOCALHOST_ONLY": "1"}).detail
 
 
 @pytest.mark.parametrize(("content", "state"), [("212992\n", State.WARN), ("4194304\n", State.OK), ("?", State.OK)])
@@ -251,10 +251,10 @@ def test_receive_buffer(tmp_path, content, state):
 def test_ros_wants_a_place_for_its_logs(tmp_path):
     logs, here = system_checks.writable({})
     assert logs.state is State.MISSING
-    assert "neither HOME nor ROS_LOG_DIR" in logs.found
+    assert "neither HOME nor ROS_LOG_DIR" in logs.detail
     logs, here = system_checks.writable({"HOME": str(tmp_path)})
     assert (logs.state, here.state) == (State.OK, State.OK)
-    assert logs.found.endswith(".ros/log")
+    assert logs.detail.endswith(".ros/log")
     (tmp_path / "file").write_text("")
     logs, _ = system_checks.writable({"ROS_LOG_DIR": str(tmp_path / "file" / "log")})
     assert logs.state is State.MISSING
@@ -268,25 +268,25 @@ def test_a_busy_machine_is_a_warning():
 
 def test_without_a_driver_nvidia_is_not_asked(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = system_checks.nvidia()
-    assert (found.state, found.required) == (State.MISSING, False)
+    finding = system_checks.nvidia()
+    assert (finding.state, finding.required) == (State.MISSING, False)
 
 
 @pytest.mark.parametrize(
-    ("script", "state", "said"),
+    ("script", "state", "detail"),
     [
         ("echo 'NVIDIA Thor, 580.00'", State.OK, "NVIDIA Thor, 580.00"),
         ("echo 'no devices were found'; exit 9", State.WARN, "returned non-zero exit status 9"),
     ],
 )
-def test_nvidia_is_what_its_tool_says(monkeypatch, tmp_path, script, state, said):
+def test_nvidia_is_what_its_tool_says(monkeypatch, tmp_path, script, state, detail):
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = system_checks.nvidia()
-    assert found.state is state
-    assert said in found.found
+    finding = system_checks.nvidia()
+    assert finding.state is state
+    assert detail in finding.detail
 
 
 @pytest.mark.skipif(not HAS_ROS, reason="no rclpy here")
@@ -311,7 +311,7 @@ def test_two_processes_that_do_not_hear_each_other_stop_the_planner(monkeypatch)
     speaker = process("print('speaking rmw_fastrtps_cpp', flush=True); input()")
     middleware, talking = system_checks.check_loopback(speaker, "/nobody", {})
     assert (middleware.state, talking.state, talking.required) == (State.OK, State.MISSING, True)
-    assert "no message between two processes within 1 s" in talking.found
+    assert "no message between two processes within 1 s" in talking.detail
     assert speaker.poll() is not None  # nothing is left running
 
 
@@ -327,14 +327,14 @@ def test_a_middleware_that_is_not_installed_is_missing(monkeypatch):
 
 def test_a_process_that_ends_without_a_word_is_said():
     (middleware,) = system_checks.check_loopback(process("raise SystemExit(7)"), "/nobody", {})
-    assert middleware.found == "a process with a node ended with exit code 7"
+    assert middleware.detail == "a process with a node ended with exit code 7"
 
 
 def test_another_middleware_is_a_warning_for_the_sake_of_the_images():
     assert system_checks.middleware("rmw_fastrtps_dynamic_cpp").state is State.OK
-    found = system_checks.middleware("rmw_cyclonedds_cpp")
-    assert found.state is State.WARN
-    assert "Fast DDS only" in found.todo
+    finding = system_checks.middleware("rmw_cyclonedds_cpp")
+    assert finding.state is State.WARN
+    assert "Fast DDS only" in finding.todo
 
 
 def test_where_discovery_is_off_talking_is_not_tried():

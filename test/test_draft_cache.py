@@ -16,7 +16,7 @@ from reflectdrive_ros.training.rewards import RewardPool
 YAML = """
 data: {batch: 4, masked_actions: 1, perturbed_actions: 0, draft_fraction: 0.0, flip_prob: 0.5, prompt_cache: true}
 optimizer: {vision_pretrain_fraction: 0.0}
-refine: {drafts: 3, draft_rounds: 2, offline: 1.0, keep: 0.1, plan_value: 0.1}
+refine: {drafts: 3, offline: 1.0, keep: 0.1, plan_value: 0.1}
 device: {accelerator: cpu, threads: 1}
 checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 """

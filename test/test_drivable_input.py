@@ -128,9 +128,9 @@ def test_a_grid_with_cells_missing_or_no_orientation_is_refused():
 def at(seconds, message, **settings):
     """The node's inputs after a complete instant with a grid, and what they make of it."""
     inputs = ready(inputs__drivable_type="grid", **settings)
-    instant(inputs, seconds)
+    instant(inputs.store, seconds)
     if message is not None:
-        inputs.put("drivable", message, ns(seconds))
+        inputs.store.put("drivable", message, ns(seconds))
     return inputs, inputs.snapshot(ns(seconds)).observation
 
 
@@ -158,7 +158,7 @@ def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, 
     assert words in status.message
     core = PlanningCore(small(inputs__drivable_type="grid"), Clock())
     core.inputs = inputs
-    inputs._planned_image_ns = -1
+    inputs.store.planned_image_ns = -1
     report = core.step(ns(1.0)).report
     assert report.verdict is Verdict.OK
     assert not report.plan.check.drivable
@@ -260,8 +260,8 @@ def test_with_a_map_there_is_a_drivable_grid_near_it_and_none_off_it(driven):
     has_drivable = []
     for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
         begin = x + shift
-        inputs.put("route", route([(begin, y), (begin + 50 * np.cos(yaw), y + 50 * np.sin(yaw))]), 0)
-        inputs.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw, speed=0.0), ns(0.1 * k))
+        inputs.store.put("route", route([(begin, y), (begin + 50 * np.cos(yaw), y + 50 * np.sin(yaw))]), 0)
+        inputs.store.put("odometry", odometry(0.1 * k, x=x + shift, y=y, yaw=yaw, speed=0.0), ns(0.1 * k))
         has_drivable.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
         inputs.wait_idle()
     assert has_drivable == [False, True, False, False]

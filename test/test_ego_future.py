@@ -1,7 +1,5 @@
 """The ego's future in Frenet coordinates of its route: round trips, bends, mirror images, inputs without a route."""
 
-import dataclasses
-import json
 from dataclasses import replace
 
 import hand_scenes
@@ -11,8 +9,7 @@ import torch
 
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import vector_inputs
-from reflectdrive_ros.model.denoiser import checkpoint
-from reflectdrive_ros.model.denoiser.net import DenoiserNet, DenoiserNetConfig, VectorTensors, small_config
+from reflectdrive_ros.model.denoiser.net import DenoiserNet, VectorTensors, small_config
 from reflectdrive_ros.planning.ego_future import cartesian_poses, ego_poses, frenet_poses, line_of, reference_line
 from reflectdrive_ros.training import vector_data
 
@@ -122,11 +119,3 @@ def test_the_profile_has_the_bends_the_offset_the_heading_and_the_limit(net):
     assert (forward, aside) == (pytest.approx(1.0, abs=0.01), pytest.approx(0.0, abs=0.08))
     moved = profile(net, vector_inputs(replace(observation, route=scene.route + NEAR), SPEC))
     assert moved[points - 1] == pytest.approx(-1.5 / 2.0, abs=0.08)
-
-
-def test_a_former_configuration_is_read_as_one_of_the_ego_frame(tmp_path):
-    """Configurations that were written before `ego_frenet` existed lack it."""
-    config = DenoiserNetConfig(replace(SPEC, ego_frenet=False), hidden=16, heads=2, route_features=True)
-    values = dataclasses.asdict(config)
-    del values["spec"]["ego_frenet"]
-    assert checkpoint._config(tmp_path / "card.json", json.dumps(values)) == config

@@ -170,7 +170,7 @@ def test_a_map_without_elevation_leaves_the_plan_on_the_plane_of_the_vehicle(z_o
     assert elevation(straight(lambda x: z_of_map)) is None
     inputs = ready_with_map(MAP)
     for seconds in (1.0, 1.1):
-        inputs.put("odometry", odometry_on_slope(seconds, 50.0, SLOPE), ns(seconds))
+        inputs.store.put("odometry", odometry_on_slope(seconds, 50.0, SLOPE), ns(seconds))
         inputs.wait_idle()
         surface = inputs.snapshot(ns(seconds)).surface
     assert surface.elevation is None
@@ -270,7 +270,7 @@ def test_a_map_with_elevation_is_used_from_the_step_after_it_was_read(tmp_path):
         hill.write_text(piece) if k == 0 else hill.open("a").write(f'k="ele" v="{100 + 0.001 * k}"{piece}')
     inputs, surfaces = ready_with_map(hill), []
     for seconds in (1.0, 1.1):
-        inputs.put("odometry", odometry_on_slope(seconds, 50.0), ns(seconds))
+        inputs.store.put("odometry", odometry_on_slope(seconds, 50.0), ns(seconds))
         surfaces.append(inputs.snapshot(ns(seconds)).surface)
         inputs.wait_idle()
     assert surfaces[0].elevation is None

@@ -15,6 +15,7 @@ from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import EgoState, Observation, PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning import PLANNERS, constant_velocity
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError
+from reflectdrive_ros.runtime import engine as engines
 from reflectdrive_ros.runtime.engine import Engine
 
 
@@ -131,11 +132,13 @@ def test_a_late_plan_is_not_carried_into_a_wall():
     assert report.source is PlanSource.STOP
 
 
-def test_the_last_good_plan_is_carried_for_a_limited_time_only():
+def test_the_last_good_plan_is_carried_for_a_limited_time_only(monkeypatch):
+    monkeypatch.setattr(engines, "CARRY_MAX_S", 0.5)
+
     def failing(state, scene, planner_context):
         raise PlanningError("no idea")
 
-    pilot = engine(engine__carry_max_s=0.5)
+    pilot = engine()
     scene = observation(speed=8.0)
     pilot.step(scene)
     pilot._planner = failing

@@ -61,12 +61,12 @@ def planners(monkeypatch):
     """Planners that only tests have; no other process would know them, so the work is done in this one."""
 
     def share_out(tasks, work, workers, on_progress):
-        for place, task in enumerate(tasks):
-            yield parallel.Outcome(task, work(task, partial(on_progress, place)))
+        for index, task in enumerate(tasks):
+            yield parallel.Outcome(task, work(task, partial(on_progress, index)))
 
     monkeypatch.setattr(parallel, "map_restartable", share_out)
-    monkeypatch.setattr(planning, "PLANNERS", known := dict(planning.PLANNERS))
-    return known
+    monkeypatch.setattr(planning, "PLANNERS", registry := dict(planning.PLANNERS))
+    return registry
 
 
 @pytest.fixture
@@ -128,16 +128,16 @@ def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners)
 
 def test_a_planner_with_eyes_sees_the_images_and_no_planner_the_future(tmp_path, planners):
     store(tmp_path / "set", (2,), images=True)
-    seen = []
+    observations = []
 
     def look(state, observation, planner_context):
-        seen.append(observation)
+        observations.append(observation)
         raise PlanningError("only looking")
 
     planners["look"] = look
     result = evaluate(tmp_path / "set", ("look",))
-    assert [len(observation.cameras) for observation in seen] == [6, 6]
-    assert all(observation.agents.predicted_poses is None for observation in seen)
+    assert [len(observation.cameras) for observation in observations] == [6, 6]
+    assert all(observation.agents.predicted_poses is None for observation in observations)
     assert [row[0] for row in result.scores["look (objects)"]] == [0, 0]
     assert result.failures["look (objects)"][0] == "test-00000-000: only looking"
 
@@ -197,9 +197,9 @@ def test_scores_of_a_damaged_set_say_how_many_scenes_of_how_many_and_are_no_succ
     assert (content["scenes"], content["expected_scenes"]) == (scored, expected)
     (sentence,) = content["left_out"]
     assert fault in sentence
-    heard = capsys.readouterr().out
-    assert sentence in heard
-    assert f"set 'test', {scored} of {expected} scenes" in heard
+    output = capsys.readouterr().out
+    assert sentence in output
+    assert f"set 'test', {scored} of {expected} scenes" in output
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -226,56 +226,56 @@ def test_check_decodes_every_scene_and_image(by_hand, tmp_path, capsys):
 def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
     words = ("--scenes", "val", "--planner", "constant_velocity", "--json", tmp_path / "eval.json")
     assert command(eval, *words) == 0
-    heard = capsys.readouterr()
-    (place,) = (tmp_path / "sets").iterdir()
-    assert f"the set 'val' is not whole in {place}: making it, 20 scenes" in heard.err
+    output = capsys.readouterr()
+    (folder,) = (tmp_path / "sets").iterdir()
+    assert f"the set 'val' is not whole in {folder}: making it, 20 scenes" in output.err
     assert json.loads((tmp_path / "eval.json").read_text())["scenes"] == 20
     assert command(eval, *words) == 0
     assert "making" not in capsys.readouterr().err
 
 
 def test_a_limit_makes_the_shards_it_needs_and_scores_the_same_scenes_when_the_set_is_whole(by_hand, tmp_path, capsys):
-    def told(name, *more):
+    def evaluated(name, *more):
         file = tmp_path / name
         assert command(eval, "--scenes", "val", "--planner", "constant_velocity", "--json", file, *more) == 0
         return json.loads(file.read_text()), capsys.readouterr().err
 
-    few, err = told("few.json", "--limit", 8)
-    (place,) = (tmp_path / "sets").iterdir()
-    assert f"the set 'val' is not whole in {place}: making its first 10 of 20 scenes" in err
-    assert [path.name for path in place.glob("*.tar")] == ["val-00000.tar"]
+    few, err = evaluated("few.json", "--limit", 8)
+    (folder,) = (tmp_path / "sets").iterdir()
+    assert f"the set 'val' is not whole in {folder}: making its first 10 of 20 scenes" in err
+    assert [path.name for path in folder.glob("*.tar")] == ["val-00000.tar"]
     assert few["scenes"] == 8
     assert few["left_out"] == []
-    assert "making" not in told("again.json", "--limit", 8)[1]
-    whole, err = told("whole.json")
+    assert "making" not in evaluated("again.json", "--limit", 8)[1]
+    whole, err = evaluated("whole.json")
     assert "making it, 20 scenes" in err
     assert whole["scenes"] == 20
-    later, _ = told("later.json", "--limit", 8)
+    later, _ = evaluated("later.json", "--limit", 8)
     assert later["drivers"] == few["drivers"]
 
 
 def test_a_named_folder_without_a_set_is_refused_and_stays_as_it_is(by_hand, tmp_path, capsys):
     assert command(eval, "--scenes", tmp_path / "typo") == 2
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
-        f"{tmp_path / 'typo'} holds no scene set: name one of train, val, test, hard, or make one there with " in said
+        f"{tmp_path / 'typo'} holds no scene set: name one of train, val, test, hard, or make one there with " in output
     )
-    assert f"`reflectdrive scenes --out {tmp_path / 'typo'}`" in said
+    assert f"`reflectdrive scenes --out {tmp_path / 'typo'}`" in output
     assert not (tmp_path / "typo").exists()
 
 
 @pytest.mark.parametrize("case", ["all broken", "unwritable", "no family", "no sumo"])
 def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys, monkeypatch):
-    place, extra = tmp_path / "set", []
+    target, extra = tmp_path / "set", []
     if case != "no sumo":
-        store(place, (3,), name="test")
+        store(target, (3,), name="test")
     if case == "all broken":
-        (place / "test-00000.tar").unlink()
+        (target / "test-00000.tar").unlink()
     if case == "unwritable":
         extra = ["--json", tmp_path / "no" / "such.json"]
     if case == "no family":
         extra = ["--families", "u_turn"]
-    where = ["--scenes", place]
+    where = ["--scenes", target]
     if case == "no sumo":
         where = ["--scenes", "test"]  # would be generated
 
@@ -301,10 +301,10 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, by_hand, tmp_path, capsys
 )
 def test_an_option_of_the_other_loop_is_refused_in_one_sentence(words, sentence, capsys):
     assert command(eval, *words) == 2
-    heard = capsys.readouterr()
-    assert heard.err.count("\n") == 1
-    assert heard.err.startswith(sentence)
-    assert heard.out == ""
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1
+    assert output.err.startswith(sentence)
+    assert output.out == ""
 
 
 def test_recordings_are_scored_whole(capsys):
@@ -316,7 +316,7 @@ def test_recordings_are_scored_whole(capsys):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def camera_set(tmp_path_factory):
     """A set with images."""
     folder = tmp_path_factory.mktemp("seen") / "test"
     store(folder, (3, 2), images=True)
@@ -327,10 +327,10 @@ def of_model(model, *words):
     return ("--planner", "reflectdrive2", "--model", model.file, *words)
 
 
-def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_path, capsys):  # noqa: F811
+def test_a_model_is_scored_with_the_best_of_its_proposals(camera_set, tiny_model, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "eval.json"
     unrepaired = ("--setting", "reflectdrive2.repair=false")
-    assert command(eval, *of_model(tiny_model, "--scenes", seen, "--json", file, *unrepaired)) == 0
+    assert command(eval, *of_model(tiny_model, "--scenes", camera_set, "--json", file, *unrepaired)) == 0
     content = json.loads(file.read_text())
     assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2 (objects)", 5, {})
     assert content["model_sha256"] == tiny_model.sha256
@@ -341,11 +341,11 @@ def test_a_model_is_scored_with_the_best_of_its_proposals(seen, tiny_model, tmp_
 
 
 @pytest.fixture(scope="module")
-def random_rows(seen, tiny_model, tmp_path_factory):  # noqa: F811
-    """What the command tells of a model and of random weights in its place, each told twice."""
+def random_rows(camera_set, tiny_model, tmp_path_factory):  # noqa: F811
+    """What the command tells of a model and of random weights in its target, each told twice."""
     file = tmp_path_factory.mktemp("random") / "eval.json"
-    told = ("--privilege", "route", "objects", "--random-weights", "--limit", 2, "--workers", 1)
-    assert command(eval, *of_model(tiny_model, "--scenes", seen, "--json", file, *told)) == 0
+    options = ("--privilege", "route", "objects", "--random-weights", "--limit", 2, "--workers", 1)
+    assert command(eval, *of_model(tiny_model, "--scenes", camera_set, "--json", file, *options)) == 0
     return json.loads(file.read_text())
 
 
@@ -382,8 +382,8 @@ def test_random_weights_alone_are_for_learned_planners(capsys):
 
 def test_random_weights_have_not_learned_what_the_model_has(random_rows):
     """The model goes straight on at 8 m/s; who has learned nothing gets on otherwise."""
-    ways = [random_rows["drivers"][f"reflectdrive2{kind} (route)"] for kind in ("", " random weights")]
-    assert ways[0]["ep"] != ways[1]["ep"]
+    rows = [random_rows["drivers"][f"reflectdrive2{kind} (route)"] for kind in ("", " random weights")]
+    assert rows[0]["ep"] != rows[1]["ep"]
 
 
 def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a_seed():
@@ -404,16 +404,16 @@ def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a
         assert not torch.equal(first, learned), name
 
 
-def test_random_weights_are_for_who_has_weights(seen, capsys):
-    words = ("--scenes", seen, "--planner", "route_follower", "--random-weights")
+def test_random_weights_are_for_who_has_weights(camera_set, capsys):
+    words = ("--scenes", camera_set, "--planner", "route_follower", "--random-weights")
     assert command(eval, *words) == 2
     assert "--random-weights is given, but route_follower has no weights" in capsys.readouterr().err
 
 
-def test_a_model_scores_the_same_whoever_does_the_work(seen, tiny_model):  # noqa: F811
+def test_a_model_scores_the_same_whoever_does_the_work(camera_set, tiny_model):  # noqa: F811
     config = scenes_config(**tiny_model.settings)
     alone, together = (
-        open_loop.evaluate(seen, rows_of(["reflectdrive2"], config), config, None, None, workers, QUIET)
+        open_loop.evaluate(camera_set, rows_of(["reflectdrive2"], config), config, None, None, workers, QUIET)
         for workers in (1, 2)
     )
     assert alone.damages == together.damages == []
@@ -435,7 +435,7 @@ def every_goal(monkeypatch):
 
 
 @pytest.mark.usefixtures("every_goal")
-def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_model):  # noqa: F811
+def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(camera_set, tiny_model):  # noqa: F811
     """Without choosing, the plan is that of the likeliest goal; the best of K tells of all goals, unrepaired."""
     configs = [
         scenes_config(
@@ -447,7 +447,8 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(seen, tiny_mo
         for score_goals in (False, True)
     ]
     one, all_of_them = (
-        open_loop.evaluate(seen, rows_of(["reflectdrive2"], config), config, None, None, 1, QUIET) for config in configs
+        open_loop.evaluate(camera_set, rows_of(["reflectdrive2"], config), config, None, None, 1, QUIET)
+        for config in configs
     )
     assert one.best == all_of_them.best
     driven = [row[0] for row in one.scores["reflectdrive2 (objects)"]]
@@ -488,10 +489,10 @@ def test_the_best_of_a_row_is_found_with_what_that_row_is_told(planner, tiny_mod
         (("--scenes", "real_tracks"), "real_tracks has no images for reflectdrive2"),
     ],
 )
-def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, sentence, capsys):  # noqa: F811
-    assert command(eval, *of_model(tiny_model, "--scenes", seen, *words)) == 2
-    (said,) = capsys.readouterr().err.strip().splitlines()
-    assert sentence in said
+def test_a_model_that_cannot_be_used_is_one_sentence(camera_set, tiny_model, words, sentence, capsys):  # noqa: F811
+    assert command(eval, *of_model(tiny_model, "--scenes", camera_set, *words)) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert sentence in line
 
 
 @pytest.mark.parametrize(
@@ -502,7 +503,7 @@ def test_a_model_that_cannot_be_used_is_one_sentence(seen, tiny_model, words, se
     ],
 )
 def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene(
-    seen, changes, sentence, tmp_path, capsys
+    camera_set, changes, sentence, tmp_path, capsys
 ):
     from tiny_net import tiny_net
 
@@ -512,7 +513,7 @@ def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene
     file = tmp_path / "weights.safetensors"
     sha256 = save_weights(tiny_net(words=WORDS, text_vocabulary=len(WORDS), **changes), file, {})
     config = scenes_config(planner="reflectdrive2", model__file=str(file), model__sha256=sha256)
-    words = ("--planner", "reflectdrive2", "--model", file, "--scenes", seen)
+    words = ("--planner", "reflectdrive2", "--model", file, "--scenes", camera_set)
     assert command(eval, *words) == 2
     assert re.search(sentence, capsys.readouterr().err.replace("\n", " "))
     if "cameras" in changes:
@@ -520,9 +521,9 @@ def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene
             closed_loop.run_drives(variants.of_planners(config, ["reflectdrive2"]), [0], 1.0, QUIET)
 
 
-def test_a_planner_that_has_learned_needs_a_model(seen, capsys):
+def test_a_planner_that_has_learned_needs_a_model(camera_set, capsys):
     nothing = ("--setting", "model.file=''", "--setting", "model.sha256=''")
-    assert command(eval, "--scenes", seen, "--planner", "reflectdrive2", *nothing) == 2
+    assert command(eval, "--scenes", camera_set, "--planner", "reflectdrive2", *nothing) == 2
     assert "planner reflectdrive2 needs a model: set model.file and model.sha256, or" in capsys.readouterr().err
 
 
@@ -547,10 +548,10 @@ def test_check_names_what_is_damaged(by_hand, folder, tmp_path, capsys):
     shards.write_index(tmp_path / "set", replace(index, missing={"test-00003": "its process died 3 times"}))
     (tmp_path / "set/test-00000.tar").unlink()
     assert command(scenes_run, "--check", tmp_path / "set") == 1
-    heard = capsys.readouterr()
-    assert "2 shards are complete, 1 damaged, 1 were never made" in heard.out
-    assert "test-00000.tar is missing" in heard.err
-    assert "test-00003.tar was never made: its process died 3 times" in heard.err
+    output = capsys.readouterr()
+    assert "2 shards are complete, 1 damaged, 1 were never made" in output.out
+    assert "test-00000.tar is missing" in output.err
+    assert "test-00003.tar was never made: its process died 3 times" in output.err
 
 
 def test_the_sheet_shows_the_scenes(by_hand, tmp_path):
@@ -566,20 +567,20 @@ def test_the_sheet_shows_the_scenes(by_hand, tmp_path):
 
 @pytest.mark.parametrize("case", ["full disk", "no folder", "no sumo", "another version"])
 def test_scenes_that_cannot_be_made_are_one_sentence(case, by_hand, tmp_path, capsys, monkeypatch):
-    place = tmp_path / "set"
+    target = tmp_path / "set"
     if case == "full disk":
         maker = (hand_scenes.make_on_a_full_disk, hand_scenes.MADE_BY)
         monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0, displaced_share=0.0: maker)
     if case == "no folder":
         (tmp_path / "file").touch()
-        place = tmp_path / "file" / "set"
+        target = tmp_path / "file" / "set"
     if case == "no sumo":
         monkeypatch.setattr(sumo, "binary", lambda name: (_ for _ in ()).throw(sumo.SumoMissing()))
     if case == "another version":
-        store(place)
+        store(target)
         maker = (hand_scenes.make, {**hand_scenes.MADE_BY, "scene_version": 2})
         monkeypatch.setattr(scene_sets, "make_sampler", lambda *_size, images, first=0, displaced_share=0.0: maker)
-    assert command(scenes_run, "--out", place, "--workers", 1) == 2
+    assert command(scenes_run, "--out", target, "--workers", 1) == 2
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     expected = {
         "full disk": "town.net.xml cannot be written: No space left on device; complete shards are kept",

@@ -343,8 +343,8 @@ def test_graphs_in_each_others_place_are_noticed(copy):
     [
         ("{", "is not JSON"),
         ("[]", "is no card"),
-        ('{"format": "reflectdrive.graphs.2"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.6\)"),
-        ('{"format": "reflectdrive.graphs.5"}', "has no model: export the checkpoint again"),
+        ('{"format": "reflectdrive.graphs.5"}', r"is no card of exported graphs \(format reflectdrive\.graphs\.6\)"),
+        ('{"format": "reflectdrive.graphs.6"}', "has no model: export the checkpoint again"),
         ("[" * 100_000, "nests deeper than 64 levels"),
         ("\0", "is not JSON"),
     ],

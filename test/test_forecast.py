@@ -204,11 +204,11 @@ def test_all_planners_that_may_see_objects_are_told_accelerations():
 def test_the_node_derives_accelerations_of_tracked_objects_from_their_tracks():
     made = config(inputs__objects_type="tracked", planner="constant_velocity", cameras__required=False)
     inputs, speed_mps, x_m = Inputs(made), 10.0, 40.0
-    inputs.put("route", route(), 0)
+    inputs.store.put("route", route(), 0)
     for k in range(26):
         seconds = 1.0 + 0.1 * k
-        inputs.put("odometry", odometry(seconds + 0.06, speed=0.0), ns(seconds + 0.06))
-        inputs.put("objects", tracked_object(seconds, x_m, speed_mps), ns(seconds))
+        inputs.store.put("odometry", odometry(seconds + 0.06, speed=0.0), ns(seconds + 0.06))
+        inputs.store.put("objects", tracked_object(seconds, x_m, speed_mps), ns(seconds))
         agents = inputs.snapshot(ns(seconds + 0.06)).observation.agents
         x_m, speed_mps = x_m + 0.1 * speed_mps, speed_mps - 0.3
     assert agents.accelerations_mps2[0] == pytest.approx(-3.0, rel=0.3)

@@ -75,60 +75,60 @@ fitting_clouds = st.lists(st.tuples(singles, singles, singles), max_size=30).map
 @fuzzed(2)
 @given(odometries)
 def test_odometry(message):
-    made = named(convert.ego_state, message, "map")
-    assert made is None or np.isfinite([*made.map_from_ego, made.speed_mps, made.yaw_rate_rps]).all()
+    ego = named(convert.ego_state, message, "map")
+    assert ego is None or np.isfinite([*ego.map_from_ego, ego.speed_mps, ego.yaw_rate_rps]).all()
 
 
 @fuzzed()
 @given(accelerations)
 def test_acceleration(message):
-    made = named(convert.acceleration, message)
-    assert made is None or np.isfinite(made)
+    acceleration_mps2 = named(convert.acceleration, message)
+    assert acceleration_mps2 is None or np.isfinite(acceleration_mps2)
 
 
 @fuzzed()
 @given(st.one_of(paths, paths, paths, long_paths))
 def test_paths(message):
-    made = named(convert.path_route, message, "map", 50)
-    assert made is None or (np.isfinite(made).all() and 2 <= len(made) <= 51)
+    poses = named(convert.path_route, message, "map", 50)
+    assert poses is None or (np.isfinite(poses).all() and 2 <= len(poses) <= 51)
 
 
 @fuzzed()
 @given(lanelet_routes)
 def test_lanelet_routes(message):
-    made = named(MAP.route, message, "map", 200)
-    assert made is None or np.isfinite(made[0]).all()
+    route_in_map = named(MAP.route, message, "map", 200)
+    assert route_in_map is None or np.isfinite(route_in_map[0]).all()
 
 
 @fuzzed(2)
 @given(st.one_of(images, fitting_images, compressed))
 def test_images(message):
-    made = named(image_decoding.pixels, message, "front", 64, 36)
-    assert made is None or (made[0].shape == (36, 64, 3) and made[0].dtype == np.uint8)
+    image = named(image_decoding.pixels, message, "front", 64, 36)
+    assert image is None or (image[0].shape == (36, 64, 3) and image[0].dtype == np.uint8)
     image_decoding.digest(message)
 
 
 @fuzzed()
 @given(infos)
 def test_camera_infos(message):
-    made = named(convert.intrinsics, message, "front")
-    assert made is None or np.isfinite(made).all()
+    parameters = named(convert.intrinsics, message, "front")
+    assert parameters is None or np.isfinite(parameters).all()
 
 
 @fuzzed()
 @given(tf_messages, words)
 def test_transforms(message, frame):
-    made = named(convert.camera_from_ego, convert.static_transforms(message), "front", frame)
-    assert made is None or np.isfinite(made).all()
+    matrix = named(convert.camera_from_ego, convert.static_transforms(message), "front", frame)
+    assert matrix is None or np.isfinite(matrix).all()
 
 
 @fuzzed(2)
 @given(st.one_of(predicted, tracked), st.integers(1, 4))
 def test_objects(message, count_max):
-    made = named(convert.map_agents, message, "map", np.zeros(2), 40.0, count_max)
-    if made is not None:
+    map_agents = named(convert.map_agents, message, "map", np.zeros(2), 40.0, count_max)
+    if map_agents is not None:
         ego = convert.ego_state(odometry(1.0), "map")
-        agents = convert.agents_to_ego_frame(made, ego)
+        agents = convert.agents_to_ego_frame(map_agents, ego)
         assert len(agents) <= count_max
         assert np.isfinite(agents.poses).all()
 
@@ -138,11 +138,11 @@ def test_objects(message, count_max):
 def test_clouds(message, least):
     ego = convert.ego_state(odometry(1.0), "map")
     with mock.patch.multiple(obstacles, CELL_POINTS_MIN=least, BOXES_MAX=5):
-        made = named(obstacles.obstacle_boxes, message, {}, ego, None, Config().vehicle)
-    if made is not None:
-        assert len(made.boxes) <= 5
-        assert np.isfinite(made.boxes.poses).all()
-        assert np.abs(made.boxes.poses[:, :2]).max(initial=0.0) < obstacles.RANGE_M + 1.0
+        cloud_boxes = named(obstacles.obstacle_boxes, message, {}, ego, None, Config().vehicle)
+    if cloud_boxes is not None:
+        assert len(cloud_boxes.boxes) <= 5
+        assert np.isfinite(cloud_boxes.boxes.poses).all()
+        assert np.abs(cloud_boxes.boxes.poses[:, :2]).max(initial=0.0) < obstacles.RANGE_M + 1.0
 
 
 # --- all of it together: what the node does with a stream -------------------------------------------------------------
@@ -187,12 +187,12 @@ nested = st.recursive(
 NAMES = sorted({leaf.name for leaf in leaves(Config())} | {leaf.name.split(".")[0] for leaf in leaves(Config())})
 
 
-def configured(how, *given):
+def configured(how, *arguments):
     try:
-        assert isinstance(how(*given), Config)
+        assert isinstance(how(*arguments), Config)
     except ConfigError as fault:
-        said = str(fault)
-        assert said.strip()
+        message = str(fault)
+        assert message.strip()
 
 
 @fuzzed()

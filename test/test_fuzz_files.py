@@ -157,12 +157,16 @@ def test_configurations_that_weights_carry(content):
     from reflectdrive_ros.model import checkpoint
     from reflectdrive_ros.model.token.net import TokenNet
 
-    found = outcome(
+    transformer_config = outcome(
         checkpoint._config, checkpoint.CheckpointError, Path("weights"), content.decode(errors="surrogateescape")
     )
-    if found is not None and found.transformer.layers + found.vision.layers < 20:  # the others take seconds
+    if (
+        transformer_config is not None and transformer_config.transformer.layers + transformer_config.vision.layers < 20
+    ):  # the others take seconds
         with torch.device("meta"):
-            outcome(checkpoint.check_shapes, checkpoint.CheckpointError, TokenNet(found), {}, Path("weights"))
+            outcome(
+                checkpoint.check_shapes, checkpoint.CheckpointError, TokenNet(transformer_config), {}, Path("weights")
+            )
 
 
 FIT = engine_cache.EngineKey(
@@ -194,17 +198,17 @@ def graph_bytes():
 @given(content=st.one_of(torn(graph_bytes()), torn((MODEL / "int8/vision_encoder.onnx").read_bytes()[-3000:])))
 def test_graphs(content):
     """Where the library `onnx` reads the bytes too, it finds no more external data than we do."""
-    found = outcome(external_files, OnnxError, content)
-    if found is not None:
+    names = outcome(external_files, OnnxError, content)
+    if names is not None:
         onnx = pytest.importorskip("onnx")
         try:
             model = onnx.ModelProto.FromString(content)
         except Exception:  # of protobuf; each version has its own
             return
-        told = [*model.graph.initializer, *(a.t for node in model.graph.node for a in node.attribute)]
-        places = [entry.value for t in told for entry in t.external_data if entry.key == "location"]
+        tensors = [*model.graph.initializer, *(a.t for node in model.graph.node for a in node.attribute)]
+        locations = [entry.value for t in tensors for entry in t.external_data if entry.key == "location"]
         # protobuf leaves text that is no UTF-8 as bytes
-        assert {at if isinstance(at, str) else at.decode(errors="backslashreplace") for at in places} <= found
+        assert {at if isinstance(at, str) else at.decode(errors="backslashreplace") for at in locations} <= names
 
 
 # --- the command line ------------------------------------------------------------------------------------------------
@@ -219,9 +223,9 @@ def parser_of(*words):
     def parse(self, args=None, namespace=None):
         raise Parsed(self)
 
-    with patch.object(argparse.ArgumentParser, "parse_args", parse), pytest.raises(Parsed) as found:
+    with patch.object(argparse.ArgumentParser, "parse_args", parse), pytest.raises(Parsed) as parsed:
         main(list(words))
-    return found.value.args[0]
+    return parsed.value.args[0]
 
 
 def options_of(parser):
@@ -243,11 +247,11 @@ numbers = st.one_of(
 
 def parsed(parser, words):
     """The options as argparse takes them; else the exit code and what it says on stderr."""
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
             return parser.parse_args(words), "", None
         except SystemExit as ended:
-            return None, said.getvalue(), ended.code
+            return None, errors.getvalue(), ended.code
 
 
 @fuzzed(3)
@@ -258,10 +262,10 @@ def test_command_lines(data):
     parser = parser_of(*command)
     names = st.sampled_from(sorted(set(options_of(parser)) - {"-h", "--help", "--version"}))
     words = data.draw(st.lists(st.one_of(st.tuples(names, numbers).map("=".join), names, numbers), max_size=4))
-    args, said, code = parsed(parser, [*command, *words])
+    args, errors, code = parsed(parser, [*command, *words])
     if args is None:
         assert code == 2
-        assert ": error: " in said
+        assert ": error: " in errors
         return
     for name, value in vars(args).items():
         assert not isinstance(value, float) or math.isfinite(value), name

@@ -183,10 +183,10 @@ def test_bytes_that_are_no_message_are_counted_and_named_and_change_nothing(sett
         forged = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
         noise = b"\0\1\0\0" + rng.bytes(200)
         bad = [b"", b"\0\1", rng.bytes(200), noise, good[: len(good) // 2], other, forged, bytes(40_000_000)]
-        before = dict(vars(core.inputs._channel(key.partition(":")[0], key.partition(":")[2])))
+        before = dict(vars(core.inputs.store.channel(key.partition(":")[0], key.partition(":")[2])))
         for content in bad:
             assert core.receive(key, content, ns(1.05)) is None
-        channel = core.inputs._channel(key.partition(":")[0], key.partition(":")[2])
+        channel = core.inputs.store.channel(key.partition(":")[0], key.partition(":")[2])
         assert channel.refused == len(bad), key
         assert channel.messages == before["messages"]
         (status,) = (s for s in core.statuses(ns(1.06)) if s.name == channel.name)
@@ -293,7 +293,7 @@ def test_a_route_of_almost_20000_points_is_driven():
         core.receive(key, as_sent(19_999) if key == "route" else serialize_message(message), ns(1.0))
     report = core.step(ns(1.0)).report
     assert (report.source, report.reason) == (PlanSource.PLANNER, "")
-    assert core.inputs._cache.route[2].poses[-1, 0] == 19_998.0
+    assert core.inputs.store.cache.route[2].poses[-1, 0] == 19_998.0
     assert {s.name: s.level for s in core.statuses(ns(1.0))}["route"] is Level.OK
 
 
@@ -310,7 +310,7 @@ def test_a_route_of_more_points_is_refused_with_both_numbers_and_the_car_drives_
         assert core.step(ns(seconds)).report.source is PlanSource.PLANNER
         status = {s.name: s for s in core.statuses(ns(seconds))}["route"]
         assert (status.level, sentence in status.message) == (Level.WARN, True)
-    assert core.inputs._cache.route[2].poses[-1, 0] == 99.0  # of the route before
+    assert core.inputs.store.cache.route[2].poses[-1, 0] == 99.0  # of the route before
     core.receive("route", as_sent(200), ns(10.0))
     assert {s.name: s.level for s in core.statuses(ns(10.0))}["route"] is Level.OK
 
@@ -390,7 +390,6 @@ def test_an_image_bomb_is_refused_by_its_header_and_the_node_plans_on():
     assert core.step(ns(1.15)).report.source is PlanSource.PLANNER
     (status,) = (s for s in core.statuses(ns(1.15)) if s.name == "image front")
     assert "an image of 20000 x 20000 px is not decoded, at most 16 megapixels are" in status.message
-    assert "cameras.megapixels_max" in status.message
 
 
 @pytest.mark.parametrize("size", [(5000, 4000), (65_535, 65_535)])
@@ -409,22 +408,22 @@ def test_formats_other_than_jpeg_and_png_are_refused_in_one_sentence(kind):
     """Whether or not this OpenCV decodes them: what their headers promise is not checked."""
     try:
         pixels = image().astype(np.float32) if kind in (".hdr", ".pfm") else image()
-        done, made = cv2.imencode(kind, pixels)
+        done, encoded = cv2.imencode(kind, pixels)
     except cv2.error:
         done = False
     if not done:
         pytest.skip(f"this OpenCV writes no {kind}")
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        image_decoding.check_image_size(compressed(made.tobytes()), "front", 16.0)
+        image_decoding.check_image_size(compressed(encoded.tobytes()), "front", 16.0)
     with pytest.raises(BadMessage, match="are no JPEG and no PNG"):
-        image_decoding.pixels(compressed(made.tobytes()), "front", 64, 36)
+        image_decoding.pixels(compressed(encoded.tobytes()), "front", 64, 36)
 
 
 def test_a_jpeg_of_many_scans_is_refused():
     """Each scan is a pass over the whole image: a few bytes more, a whole image's work."""
-    done, made = cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+    done, encoded = cv2.imencode(".jpg", image(), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
     assert done
-    data = made.tobytes()
+    data = encoded.tobytes()
     image_decoding.check_image_size(compressed(data), "front", 16.0)
     starts = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
     assert 2 <= len(starts) <= 12

@@ -144,7 +144,7 @@ BAG = {
 @fuzzed(2)
 @given(
     content=st.one_of(
-        changed(BAG).map(lambda told: json.dumps(told).encode()),  # JSON is YAML
+        changed(BAG).map(lambda metadata: json.dumps(metadata).encode()),  # JSON is YAML
         torn(yaml.safe_dump(BAG).encode()),
     )
 )
@@ -153,9 +153,9 @@ def test_bag_metadata(tmp_path_factory, content):
     folder.mkdir(exist_ok=True)
     (folder / "bag_0.mcap").write_bytes(b"")
     (folder / "metadata.yaml").write_bytes(content)
-    found = outcome(bag._storage_files, bag.BagError, folder)
-    if found is not None:
-        files, unusable = found
+    storage = outcome(bag._storage_files, bag.BagError, folder)
+    if storage is not None:
+        files, unusable = storage
         assert {file.parent for file in files} == {folder}
         assert "\n" not in unusable
     with pytest.raises(bag.BagError) as fault:  # the bag's only file is empty

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scenes import SECOND_NS, cars, config, ego, observation, straight_plan
 
 from reflectdrive_ros.core import geometry, kinematics
-from reflectdrive_ros.core.domain import DrivableGrid, Plan, Trajectory, Verdict
+from reflectdrive_ros.core.domain import PLAN_HORIZON_S, DrivableGrid, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.scoring import safety
@@ -164,9 +164,10 @@ def test_contact_while_standing_is_not_the_plans_doing():
         (straight_plan(stamp_ns=SECOND_NS // 2), "stamped 0.50 s before"),
     ],
 )
-def test_what_the_car_cannot_do_is_infeasible(plan, word):
+def test_what_the_car_cannot_do_is_infeasible(plan, word, monkeypatch):
+    monkeypatch.setattr(guard, "MAX_START_GAP_M", 10.0)
     speed = float(kinematics.speeds(plan.trajectory)[0])
-    judged = verdict(plan, observation(speed=speed), guard__max_start_gap_m=10.0)
+    judged = verdict(plan, observation(speed=speed))
     assert judged.verdict is Verdict.INFEASIBLE
     assert word in judged.reason
 
@@ -263,7 +264,7 @@ def test_there_is_always_a_stop_and_it_stops(speed, yaw_rate, where, rows):
     assert (np.diff(speeds) < 1e-6).all()
     assert speeds[0] <= max(speed, 0.0) + 1e-6
     needed = max(speed, 0.0) / settings.guard.comfort_braking_mps2
-    if needed < settings.output.horizon_s - 0.1:
+    if needed < PLAN_HORIZON_S - 0.1:
         assert speeds[-1] == pytest.approx(0.0, abs=1e-9)
 
 

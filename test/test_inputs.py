@@ -7,53 +7,54 @@ from messages import CAMERAS, acceleration, jpeg, ns, odometry, predicted_object
 from scenes import Clock, config
 
 from reflectdrive_ros.core.domain import Command, PlanSource, Verdict
+from reflectdrive_ros.ros.inputs import store
 from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
 from reflectdrive_ros.ros.inputs.route import command_along
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
-def levels(made, seconds):
-    return {status.name: status.level for status in made.statuses(ns(seconds))}
+def levels(inputs, seconds):
+    return {status.name: status.level for status in inputs.statuses(ns(seconds))}
 
 
 def test_a_complete_instant_becomes_an_observation():
-    made = ready()
-    instant(made, 1.0)
-    assert made.due(ns(1.0))
-    scene = made.snapshot(ns(1.0)).observation
+    inputs = ready()
+    instant(inputs.store, 1.0)
+    assert inputs.due(ns(1.0))
+    scene = inputs.snapshot(ns(1.0)).observation
     assert scene.stamp_ns == ns(1.0)
     assert [frame.name for frame in scene.cameras] == list(CAMERAS)
     assert len(scene.agents) == 1
     assert scene.agents.poses[0, 0] == pytest.approx(55.0)
     assert scene.ego.acceleration_mps2 == 0.5
-    assert not made.due(ns(1.0))
-    assert set(levels(made, 1.0).values()) == {Level.OK}
+    assert not inputs.due(ns(1.0))
+    assert set(levels(inputs, 1.0).values()) == {Level.OK}
 
 
 def test_two_instants_half_a_second_apart_form_the_pair_oldest_first():
-    made = ready()
+    inputs = ready()
     for k in range(10, 17):
-        instant(made, 0.1 * k)
-        made.due(ns(0.1 * k))
-        scene = made.snapshot(ns(0.1 * k)).observation
+        instant(inputs.store, 0.1 * k)
+        inputs.due(ns(0.1 * k))
+        scene = inputs.snapshot(ns(0.1 * k)).observation
     stamps = [frame.stamp_ns for frame in scene.cameras]
     assert stamps == [ns(1.1)] * 3 + [ns(1.6)] * 3
 
 
 def test_nothing_is_due_before_the_companions_of_a_image_have_come():
-    made = ready()
-    instant(made, 1.0, cameras=("front_left", "front"))
-    assert not made.due(ns(1.01))
-    made.put("image:front_right", jpeg(1.02, "front_right", 1), ns(1.02))
-    assert made.due(ns(1.02))
+    inputs = ready()
+    instant(inputs.store, 1.0, cameras=("front_left", "front"))
+    assert not inputs.due(ns(1.01))
+    inputs.store.put("image:front_right", jpeg(1.02, "front_right", 1), ns(1.02))
+    assert inputs.due(ns(1.02))
 
 
 def test_companions_that_never_come_are_not_waited_for_long():
-    made = ready()
-    instant(made, 1.0, cameras=("front_left", "front"))
-    assert made.due(ns(1.13))
-    snapshot = made.snapshot(ns(1.13))
+    inputs = ready()
+    instant(inputs.store, 1.0, cameras=("front_left", "front"))
+    assert inputs.due(ns(1.13))
+    snapshot = inputs.snapshot(ns(1.13))
     assert snapshot.observation is None
     assert "image front_right: nothing received yet" in snapshot.problems
     assert snapshot.ego is not None
@@ -61,16 +62,16 @@ def test_companions_that_never_come_are_not_waited_for_long():
 
 def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
     """With every new front image the wait could begin anew; it must not."""
-    made = ready()
+    inputs = ready()
     due = []
     for k in range(12):
         seconds = 1.0 + 0.05 * k
-        made.put("odometry", odometry(seconds), ns(seconds))
+        inputs.store.put("odometry", odometry(seconds), ns(seconds))
         for camera in ("front_left", "front"):
-            made.put(f"image:{camera}", jpeg(seconds, camera, k), ns(seconds))
-        due.append(made.due(ns(seconds)))
+            inputs.store.put(f"image:{camera}", jpeg(seconds, camera, k), ns(seconds))
+        due.append(inputs.due(ns(seconds)))
         if due[-1]:
-            made.snapshot(ns(seconds))
+            inputs.snapshot(ns(seconds))
     assert due.count(True) == 3
 
 
@@ -79,23 +80,23 @@ def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
     [(0.07, "nearest is 0.07 s from the anchor's image"), (0.4, "front_right: newest is 0.40 s old")],
 )
 def test_a_camera_out_of_step_is_named(late, word):
-    made = ready()
-    made.put("image:front_right", jpeg(1.0 - late, "front_right"), ns(1.0))
-    instant(made, 1.0, cameras=("front_left", "front"))
-    snapshot = made.snapshot(ns(1.0))
+    inputs = ready()
+    inputs.store.put("image:front_right", jpeg(1.0 - late, "front_right"), ns(1.0))
+    instant(inputs.store, 1.0, cameras=("front_left", "front"))
+    snapshot = inputs.snapshot(ns(1.0))
     assert snapshot.observation is None
     assert any(word in problem for problem in snapshot.problems)
 
 
 def test_a_blind_planner_needs_no_cameras():
-    made = Inputs(small(cameras__required=False))
-    made.put("route", route(), 0)
+    inputs = Inputs(small(cameras__required=False))
+    inputs.store.put("route", route(), 0)
     for k in range(4):
-        instant(made, 1.0 + 0.05 * k, cameras=())
-        due = made.due(ns(1.0 + 0.05 * k))
+        instant(inputs.store, 1.0 + 0.05 * k, cameras=())
+        due = inputs.due(ns(1.0 + 0.05 * k))
         assert due is (k % 2 == 0)
         if due:
-            assert made.snapshot(ns(1.0 + 0.05 * k)).observation.cameras == ()
+            assert inputs.snapshot(ns(1.0 + 0.05 * k)).observation.cameras == ()
 
 
 @pytest.mark.parametrize(
@@ -103,14 +104,14 @@ def test_a_blind_planner_needs_no_cameras():
     [("odometry", 0.3, Level.ERROR), ("acceleration", 0.6, Level.WARN), ("objects", 0.6, Level.WARN)],
 )
 def test_every_input_has_an_age_gate(key, age, level):
-    made = ready()
-    instant(made, 1.0)
+    inputs = ready()
+    instant(inputs.store, 1.0)
     for camera in CAMERAS:
-        made.put(f"image:{camera}", jpeg(1.0 + age, camera, 3), ns(1.0 + age))
+        inputs.store.put(f"image:{camera}", jpeg(1.0 + age, camera, 3), ns(1.0 + age))
     if key != "odometry":
-        made.put("odometry", odometry(1.0 + age), ns(1.0 + age))
-    snapshot = made.snapshot(ns(1.0 + age))
-    assert levels(made, 1.0 + age)[key] is level
+        inputs.store.put("odometry", odometry(1.0 + age), ns(1.0 + age))
+    snapshot = inputs.snapshot(ns(1.0 + age))
+    assert levels(inputs, 1.0 + age)[key] is level
     if key == "odometry":
         assert snapshot.observation is None
         assert snapshot.ego is None
@@ -122,18 +123,18 @@ def test_every_input_has_an_age_gate(key, age, level):
 
 
 def test_stale_images_do_not_plan():
-    made = ready()
-    instant(made, 1.0)
-    made.put("odometry", odometry(1.5), ns(1.5))
-    snapshot = made.snapshot(ns(1.5))
+    inputs = ready()
+    instant(inputs.store, 1.0)
+    inputs.store.put("odometry", odometry(1.5), ns(1.5))
+    snapshot = inputs.snapshot(ns(1.5))
     assert snapshot.observation is None
     assert any("image front: newest is 0.50 s old" in problem for problem in snapshot.problems)
 
 
 def test_a_clock_that_runs_ahead_is_named():
-    made = ready()
-    instant(made, 5.0)
-    snapshot = made.snapshot(ns(2.0))
+    inputs = ready()
+    instant(inputs.store, 5.0)
+    snapshot = inputs.snapshot(ns(2.0))
     assert snapshot.observation is None
     assert any("3.00 s in the future: synchronise the clocks" in problem for problem in snapshot.problems)
 
@@ -151,9 +152,9 @@ def test_simulated_time_without_a_clock_is_named():
 
 
 def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
-    made = ready()
-    instant(made, 1.0)
-    values = {status.name: status.values for status in made.statuses(ns(1.0))}
+    inputs = ready()
+    instant(inputs.store, 1.0)
+    values = {status.name: status.values for status in inputs.statuses(ns(1.0))}
     assert float(values["odometry"]["age_s"]) == pytest.approx(0.0, abs=0.1)
     for name in ("camera_info front", "tf_static", "route"):
         assert values[name]["received"] == "1"
@@ -161,106 +162,107 @@ def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
 
 
 def test_bad_odometry_is_a_sentence_and_good_odometry_heals_it():
-    made = ready()
-    instant(made, 1.0)
-    made.put("odometry", odometry(1.05, x=float("nan")), ns(1.05))
-    snapshot = made.snapshot(ns(1.05))
+    inputs = ready()
+    instant(inputs.store, 1.0)
+    inputs.store.put("odometry", odometry(1.05, x=float("nan")), ns(1.05))
+    snapshot = inputs.snapshot(ns(1.05))
     assert snapshot.ego is None
     assert any("odometry cannot be used" in problem for problem in snapshot.problems)
-    assert levels(made, 1.05)["odometry"] is Level.ERROR
-    instant(made, 1.1)
-    assert made.snapshot(ns(1.1)).observation is not None
+    assert levels(inputs, 1.05)["odometry"] is Level.ERROR
+    instant(inputs.store, 1.1)
+    assert inputs.snapshot(ns(1.1)).observation is not None
 
 
 def test_an_unknown_encoding_is_a_sentence():
-    made = ready(cameras__compressed=False)
-    instant(made, 1.0, cameras=())
+    inputs = ready(cameras__compressed=False)
+    instant(inputs.store, 1.0, cameras=())
     for camera in CAMERAS:
-        made.put(f"image:{camera}", raw(1.0, camera, encoding="32FC1"), ns(1.0))
-    snapshot = made.snapshot(ns(1.0))
+        inputs.store.put(f"image:{camera}", raw(1.0, camera, encoding="32FC1"), ns(1.0))
+    snapshot = inputs.snapshot(ns(1.0))
     assert snapshot.observation is None
     assert any("encoding '32FC1' is unknown" in problem for problem in snapshot.problems)
 
 
 def test_duplicates_and_stragglers_are_counted_and_change_nothing():
-    made = ready()
-    instant(made, 1.0)
-    instant(made, 1.1)
-    made.snapshot(ns(1.1))
-    instant(made, 1.1)
-    made.put("odometry", odometry(1.05), ns(1.12))
-    assert not made.due(ns(1.12))
-    values = {status.name: status.values for status in made.statuses(ns(1.12))}
+    inputs = ready()
+    instant(inputs.store, 1.0)
+    instant(inputs.store, 1.1)
+    inputs.snapshot(ns(1.1))
+    instant(inputs.store, 1.1)
+    inputs.store.put("odometry", odometry(1.05), ns(1.12))
+    assert not inputs.due(ns(1.12))
+    values = {status.name: status.values for status in inputs.statuses(ns(1.12))}
     assert values["image front"]["duplicates"] == "1"
     assert values["odometry"] | {"duplicates": "1", "out_of_order": "1"} == values["odometry"]
-    assert made.snapshot(ns(1.12)).ego.stamp_ns == ns(1.1)
+    assert inputs.snapshot(ns(1.12)).ego.stamp_ns == ns(1.1)
 
 
 def test_a_looping_bag_starts_afresh():
-    made = ready()
+    inputs = ready()
     for k in range(10, 21):
-        instant(made, 0.1 * k)
-        made.due(ns(0.1 * k))
-        made.snapshot(ns(0.1 * k))
-    instant(made, 0.5)
-    assert made.restarts == 1
-    assert made.due(ns(0.5))
-    scene = made.snapshot(ns(0.5)).observation
+        instant(inputs.store, 0.1 * k)
+        inputs.due(ns(0.1 * k))
+        inputs.snapshot(ns(0.1 * k))
+    instant(inputs.store, 0.5)
+    assert inputs.store.restarts == 1
+    assert inputs.due(ns(0.5))
+    scene = inputs.snapshot(ns(0.5)).observation
     assert scene.stamp_ns == ns(0.5)
     assert len(scene.cameras) == 3  # the older instant is from another time
-    assert made.snapshot(ns(0.5)).ego.map_from_ego[0] == pytest.approx(2.5)
+    assert inputs.snapshot(ns(0.5)).ego.map_from_ego[0] == pytest.approx(2.5)
 
 
-def test_a_frozen_camera_is_named_and_heals():
-    made = ready(cameras__frozen_after=3)
+def test_a_frozen_camera_is_named_and_heals(monkeypatch):
+    monkeypatch.setattr(store, "FROZEN_AFTER", 3)
+    inputs = ready()
     for k in range(10, 14):
-        instant(made, 0.1 * k, shade=7)
-    snapshot = made.snapshot(ns(1.3))
+        instant(inputs.store, 0.1 * k, shade=7)
+    snapshot = inputs.snapshot(ns(1.3))
     assert snapshot.observation is None
     assert any("same image 4 times in a row: the camera is frozen" in problem for problem in snapshot.problems)
-    instant(made, 1.4, shade=8)
-    assert made.snapshot(ns(1.4)).observation is not None
+    instant(inputs.store, 1.4, shade=8)
+    assert inputs.snapshot(ns(1.4)).observation is not None
 
 
 def test_lost_images_are_counted_and_said():
-    made = ready()
+    inputs = ready()
     for k in range(100):
         if k % 5 != 4:
-            instant(made, 1.0 + 0.1 * k)
-    status = next(s for s in made.statuses(ns(10.8)) if s.name == "image front")
+            instant(inputs.store, 1.0 + 0.1 * k)
+    status = next(s for s in inputs.statuses(ns(10.8)) if s.name == "image front")
     assert int(status.values["lost"]) == pytest.approx(19, abs=2)
     assert status.level is Level.WARN
     assert "config/fastdds.xml" in status.message
 
 
 def test_ignored_objects_are_in_the_diagnostics():
-    made = ready()
-    instant(made, 1.0)
-    made.put("objects", predicted_objects(1.05, (20.0, 0.0, 0.0, 0.0, 100.0)), ns(1.05))
-    made.snapshot(ns(1.05))
-    status = next(s for s in made.statuses(ns(1.05)) if s.name == "objects")
+    inputs = ready()
+    instant(inputs.store, 1.0)
+    inputs.store.put("objects", predicted_objects(1.05, (20.0, 0.0, 0.0, 0.0, 100.0)), ns(1.05))
+    inputs.snapshot(ns(1.05))
+    status = next(s for s in inputs.statuses(ns(1.05)) if s.name == "objects")
     assert status.level is Level.WARN
     assert "ignored: 1 longer than 40 m" in status.message
 
 
 def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_routes_the_one_before_stays():
-    made = ready(inputs__message_max_mb=0.1)
-    instant(made, 1.0)
-    assert made.snapshot(ns(1.05)).agents is not None
-    made.receive("objects", bytes(110_000), ns(1.06))
-    instant(made, 1.1, objects=False)
-    snapshot = made.snapshot(ns(1.1))
+    inputs = ready(inputs__message_max_mb=0.1)
+    instant(inputs.store, 1.0)
+    assert inputs.snapshot(ns(1.05)).agents is not None
+    inputs.store.receive("objects", bytes(110_000), ns(1.06))
+    instant(inputs.store, 1.1, objects=False)
+    snapshot = inputs.snapshot(ns(1.1))
     assert snapshot.observation is not None
     assert snapshot.agents is None  # unknown, not none
-    status = next(s for s in made.statuses(ns(1.1)) if s.name == "objects")
+    status = next(s for s in inputs.statuses(ns(1.1)) if s.name == "objects")
     assert "0.11 MB is not read" in status.message
     assert "inputs.message_max_mb" in status.message
-    instant(made, 1.2)
-    assert made.snapshot(ns(1.2)).agents is not None
-    made.receive("route", bytes(120_000), ns(1.25))
-    instant(made, 1.3)
-    assert made.snapshot(ns(1.3)).observation is not None
-    status = next(s for s in made.statuses(ns(1.3)) if s.name == "route")
+    instant(inputs.store, 1.2)
+    assert inputs.snapshot(ns(1.2)).agents is not None
+    inputs.store.receive("route", bytes(120_000), ns(1.25))
+    instant(inputs.store, 1.3)
+    assert inputs.snapshot(ns(1.3)).observation is not None
+    status = next(s for s in inputs.statuses(ns(1.3)) if s.name == "route")
     assert status.level is Level.WARN
     assert "a message of 0.12 MB is not read, at most 0.1 MB are" in status.message
     assert "the one before it stays in use" in status.message
@@ -268,13 +270,13 @@ def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_rou
 
 @pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(3.0, 3.0)] * 4])
 def test_an_empty_route_is_a_sentence(points):
-    made = ready()
-    instant(made, 1.0)
-    made.put("route", route(points), ns(1.0))
-    snapshot = made.snapshot(ns(1.0))
+    inputs = ready()
+    instant(inputs.store, 1.0)
+    inputs.store.put("route", route(points), ns(1.0))
+    snapshot = inputs.snapshot(ns(1.0))
     assert snapshot.observation is None
     assert any("route" in problem for problem in snapshot.problems)
-    assert levels(made, 1.0)["route"] is Level.ERROR
+    assert levels(inputs, 1.0)["route"] is Level.ERROR
 
 
 @pytest.mark.parametrize("is_sent_again", [False, True])
@@ -282,16 +284,18 @@ def test_a_route_that_crosses_itself_is_followed_in_order(is_sent_again):
     """A figure of eight: at the crossing the car stays on the branch it came along, also with a new route there."""
     t = np.linspace(0.0, 2 * np.pi, 400)
     eight = np.stack([80 * np.sin(t), 80 * np.sin(t) * np.cos(t)], axis=1)
-    made = Inputs(small(cameras__required=False))
-    made.put("route", route(eight), 0)
+    inputs = Inputs(small(cameras__required=False))
+    inputs.store.put("route", route(eight), 0)
     for k, index in enumerate(range(150, 260, 2)):
         dx, dy = eight[index + 1] - eight[index]
         x, y = eight[index] + np.array([-dy, dx]) / np.hypot(dx, dy)  # 1 m to the left: the other branch is nearer
         seconds = 1.0 + 0.1 * k
         if is_sent_again:
-            made.put("route", route(eight), ns(seconds))
-        made.put("odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx)), speed=35.0), ns(seconds))
-        ahead = made.snapshot(ns(seconds)).observation.route
+            inputs.store.put("route", route(eight), ns(seconds))
+        inputs.store.put(
+            "odometry", odometry(seconds, x=x, y=y, yaw=float(np.arctan2(dy, dx)), speed=35.0), ns(seconds)
+        )
+        ahead = inputs.snapshot(ns(seconds)).observation.route
         near = ahead[np.argmin(np.hypot(ahead[:, 0] - 10.0, ahead[:, 1]))]
         assert abs(near[2]) < 0.7, f"turned off at the crossing, step {k}"
 
@@ -300,9 +304,9 @@ def test_the_command_follows_from_the_bend_of_the_route():
     x = np.arange(0.0, 60.0)
     straight = np.stack([x, 0 * x, 0 * x], axis=1)
     assert command_along(straight) is Command.FOLLOW
-    for side, wanted in ((1.0, Command.LEFT), (-1.0, Command.RIGHT)):
+    for side, command in ((1.0, Command.LEFT), (-1.0, Command.RIGHT)):
         turned = np.array([(10.0, side * k, side * np.pi / 2) for k in range(1, 40)])
-        assert command_along(np.concatenate([straight[:11], turned])) is wanted
+        assert command_along(np.concatenate([straight[:11], turned])) is command
 
 
 def test_the_planning_core_stops_with_the_reason_when_a_camera_is_missing():
@@ -409,15 +413,15 @@ def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, c
 
 @pytest.mark.parametrize("speed", [-5.0, 0.0, 40.0])
 def test_reverse_standing_and_fast_driving_are_allowed(speed):
-    made = Inputs(small(cameras__required=False))
-    made.put("route", route(), 0)
+    inputs = Inputs(small(cameras__required=False))
+    inputs.store.put("route", route(), 0)
     for k in range(10):  # at 25 Hz
         seconds = 1.0 + 0.04 * k
-        made.put("odometry", odometry(seconds, x=30.0 + 0.04 * speed * k, speed=speed), ns(seconds))
-    snapshot = made.snapshot(ns(seconds))
+        inputs.store.put("odometry", odometry(seconds, x=30.0 + 0.04 * speed * k, speed=speed), ns(seconds))
+    snapshot = inputs.snapshot(ns(seconds))
     assert snapshot.observation.ego.speed_mps == speed
-    assert made.restarts == 0
-    assert levels(made, seconds)["odometry"] is Level.OK
+    assert inputs.store.restarts == 0
+    assert levels(inputs, seconds)["odometry"] is Level.OK
 
 
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])

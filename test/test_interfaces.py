@@ -142,11 +142,11 @@ def converted(command):
 
 @only_with_stand_ins
 def test_candidates_carry_the_turn_signal_where_the_message_has_it():
-    told = converted([sys.executable, "-c", CONVERT])
-    assert told["fields"] == ["header", "generator_id", "points", "turn_indicators_command"]
-    assert told["points"] == [40, 40]
-    assert len(set(told["names"])) == 2
-    assert told["signals"] == [2, 2]  # TurnIndicatorsCommand.ENABLE_LEFT
+    fields = converted([sys.executable, "-c", CONVERT])
+    assert fields["fields"] == ["header", "generator_id", "points", "turn_indicators_command"]
+    assert fields["points"] == [40, 40]
+    assert len(set(fields["names"])) == 2
+    assert fields["signals"] == [2, 2]  # TurnIndicatorsCommand.ENABLE_LEFT
 
 
 @only_with_stand_ins
@@ -167,10 +167,10 @@ def test_candidates_are_published_in_the_layout_before_1_14_too(tmp_path):
 
     script = tmp_path / "convert.py"
     script.write_text(CONVERT)
-    told = converted(
+    fields = converted(
         ["sh", "-c", f". {tmp_path}/install/local_setup.sh && PYTHONPATH=$PYTHONPATH:. {sys.executable} {script}"]
     )
-    assert told["from"].startswith(str(tmp_path))
-    assert told["fields"] == ["header", "generator_id", "points"]
-    assert told["points"] == [40, 40]
-    assert told["signals"] == []
+    assert fields["from"].startswith(str(tmp_path))
+    assert fields["fields"] == ["header", "generator_id", "points"]
+    assert fields["points"] == [40, 40]
+    assert fields["signals"] == []

@@ -41,7 +41,7 @@ def observed(world, config=PLANNER):
     inputs = Inputs(config)
     sender = world_messages.Sender()
     for key, message in (*sender.introduction(world, ()), *sender.messages(world)):
-        inputs.put(key, message, world.stamp_ns)
+        inputs.store.put(key, message, world.stamp_ns)
     inputs.wait_idle()
     snapshot = inputs.snapshot(world.stamp_ns)
     assert snapshot.observation is not None, snapshot.problems
@@ -165,7 +165,7 @@ def test_its_drivable_space_comes_from_the_same_map(world):
     config = override_dotted(PLANNER, {"inputs.drivable_type": "map"})
     inputs, sender = Inputs(config), world_messages.Sender()
     for key, message in (*sender.introduction(world, ()), *sender.messages(world)):
-        inputs.put(key, message, world.stamp_ns)
+        inputs.store.put(key, message, world.stamp_ns)
     for _ in range(2):  # the first asks for the grid
         inputs.wait_idle()
         snapshot = inputs.snapshot(world.stamp_ns)

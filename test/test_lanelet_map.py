@@ -82,10 +82,10 @@ def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
     config = Config(inputs=settings(objects_type="none"))
     config = replace(config, cameras=replace(config.cameras, required=False))
     inputs = Inputs(config)
-    inputs.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
+    inputs.store.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
     for message in messages[::200]:
         now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-        inputs.put("odometry", message, now_ns)
+        inputs.store.put("odometry", message, now_ns)
         snapshot = inputs.snapshot(now_ns)
         assert not any("route" in problem for problem in snapshot.problems)
         route = snapshot.observation.route
@@ -133,8 +133,8 @@ def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():
     config = Config(inputs=settings(objects_type="none"))
     inputs = Inputs(replace(config, cameras=replace(config.cameras, required=False)))
     now_ns = messages[0].header.stamp.sec * 1_000_000_000 + messages[0].header.stamp.nanosec
-    inputs.put("odometry", messages[0], now_ns)
-    inputs.put("route", route_message([999999], positions[0], positions[-1]), now_ns)
+    inputs.store.put("odometry", messages[0], now_ns)
+    inputs.store.put("route", route_message([999999], positions[0], positions[-1]), now_ns)
     snapshot = inputs.snapshot(now_ns)
     assert snapshot.observation is None
     assert snapshot.ego is not None  # enough to stop

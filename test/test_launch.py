@@ -83,12 +83,12 @@ def nodes(file, context, **arguments):
     from launch_ros.actions import Node
 
     include = IncludeLaunchDescription(AnyLaunchDescriptionSource(str(file)), launch_arguments=arguments.items())
-    found = {}
+    actions = {}
     for entity in everything([include], context):
         if isinstance(entity, Node):
             entity._perform_substitutions(context)
-            found[text(entity.node_executable, context)] = entity
-    return found
+            actions[text(entity.node_executable, context)] = entity
+    return actions
 
 
 def text(parts, context):
@@ -99,14 +99,14 @@ def started(description, **arguments):
     """What the planner's launch file would start with these arguments: (the node action, warnings)."""
     from launch_ros.actions import Node
 
-    made, context = description
+    launch_description, context = description
     context.launch_configurations.update(arguments)
     log, warnings = logging.getLogger("launch.user"), []
     listener = logging.Handler(logging.WARNING)
     listener.emit = lambda record: warnings.append(record.getMessage())
     log.addHandler(listener)
     try:
-        entities = list(everything(made.entities, context))
+        entities = list(everything(launch_description.entities, context))
     finally:
         log.removeHandler(listener)
     (node,) = (entity for entity in entities if isinstance(entity, Node))
@@ -116,11 +116,11 @@ def started(description, **arguments):
 
 def parameters(node):
     """What a node action gives to its node alone."""
-    given = {}
+    values = {}
     for file, _ in node._Node__expanded_parameter_arguments or ():
         (part,) = yaml.safe_load(Path(file).read_text()).values()
-        given |= part["ros__parameters"]
-    return given
+        values |= part["ros__parameters"]
+    return values
 
 
 def test_by_default_nothing_leaves_the_nodes_own_namespace(description):
@@ -154,11 +154,11 @@ def test_what_is_only_shown_is_published_elsewhere_without_a_warning(description
 def test_a_users_dds_profile_is_kept(description, own_profile, monkeypatch):
     monkeypatch.setenv("FASTRTPS_DEFAULT_PROFILES_FILE", own_profile)
     node, _ = started(description)
-    given = {text(key, description[1]): text(value, description[1]) for key, value in node.additional_env or ()}
+    environment = {text(key, description[1]): text(value, description[1]) for key, value in node.additional_env or ()}
     if own_profile:
-        assert given == {}
+        assert environment == {}
     else:
-        assert Path(given["FASTRTPS_DEFAULT_PROFILES_FILE"]).name == "fastdds.xml"
+        assert Path(environment["FASTRTPS_DEFAULT_PROFILES_FILE"]).name == "fastdds.xml"
 
 
 def test_rviz_looks_at_the_namespace_that_the_node_lives_in(launching):
@@ -168,20 +168,23 @@ def test_rviz_looks_at_the_namespace_that_the_node_lives_in(launching):
 
 
 def test_the_demo_starts_a_world_and_a_planner_that_follows_its_clock(launching):
-    found = nodes(DEMO, launching, seed="3", namespace="/car")
-    assert set(found) == {"world", "planner"}
-    remapped = dict(found["planner"].expanded_remapping_rules)
+    actions = nodes(DEMO, launching, seed="3", namespace="/car")
+    assert set(actions) == {"world", "planner"}
+    remapped = dict(actions["planner"].expanded_remapping_rules)
     assert remapped["~/input/route"] == "/planning/reflectdrive/route"
-    assert found["planner"].node_name == "/car/reflectdrive"
-    words = [text(part, launching) for part in found["world"].cmd]
+    assert actions["planner"].node_name == "/car/reflectdrive"
+    words = [text(part, launching) for part in actions["world"].cmd]
     assert words[words.index("--seed") + 1] == "3"
     assert words[words.index("--trajectory") + 1] == "/car/reflectdrive/output/trajectory"
 
 
 def test_autowares_include_becomes_our_candidates(launching):
-    given = {"lanelet_map": "/maps/town.osm", "output_trajectories": "/planning/generator/reflectdrive/candidates"}
-    given["output_turn_indicators"] = "/planning/turn_indicators_cmd"
-    remapped = dict(nodes(AUTOWARE, launching, **given)["planner"].expanded_remapping_rules)
+    launch_arguments = {
+        "lanelet_map": "/maps/town.osm",
+        "output_trajectories": "/planning/generator/reflectdrive/candidates",
+    }
+    launch_arguments["output_turn_indicators"] = "/planning/turn_indicators_cmd"
+    remapped = dict(nodes(AUTOWARE, launching, **launch_arguments)["planner"].expanded_remapping_rules)
     assert remapped["~/output/candidate_trajectories"] == "/planning/generator/reflectdrive/candidates"
     assert remapped["~/output/turn_indicators"] == "/planning/turn_indicators_cmd"
     assert "~/output/trajectory" not in remapped
@@ -189,9 +192,9 @@ def test_autowares_include_becomes_our_candidates(launching):
 
 def test_arguments_of_autowares_own_neither_come_in_nor_change(launching):
     launching.launch_configurations.update(rviz="true", planner="constant_velocity")
-    found = nodes(AUTOWARE, launching)
-    assert set(found) == {"planner"}  # no RViz
-    assert "planner" not in parameters(found["planner"])
+    actions = nodes(AUTOWARE, launching)
+    assert set(actions) == {"planner"}  # no RViz
+    assert "planner" not in parameters(actions["planner"])
     assert launching.launch_configurations["rviz"] == "true"
     assert launching.launch_configurations["planner"] == "constant_velocity"
 
@@ -202,8 +205,8 @@ def test_demo_and_replay_hand_on_every_argument_that_the_planner_file_declares(l
     from launch.actions import IncludeLaunchDescription
 
     launching.launch_configurations["bag"] = "/bags/drive"
-    found = everything(loaded(file, launching).entities, launching)
-    (include,) = (entity for entity in found if isinstance(entity, IncludeLaunchDescription))
+    entities = everything(loaded(file, launching).entities, launching)
+    (include,) = (entity for entity in entities if isinstance(entity, IncludeLaunchDescription))
     assert {text(name, launching) for name, _ in include.launch_arguments} == declared()
 
 
@@ -226,20 +229,20 @@ def test_a_parents_arguments_neither_reach_the_planner_of_demo_and_replay_nor_ch
 @pytest.mark.parametrize("file", [FILE, AUTOWARE], ids=lambda file: file.name)
 @pytest.mark.parametrize("strict", [None, "true"])
 def test_in_a_stack_the_node_stays_where_it_cannot_start_unless_asked(launching, file, strict):
-    given = {} if strict is None else {"strict_start": strict}
-    assert parameters(nodes(file, launching, **given)["planner"])["strict_start"] is (strict == "true")
+    launch_arguments = {} if strict is None else {"strict_start": strict}
+    assert parameters(nodes(file, launching, **launch_arguments)["planner"])["strict_start"] is (strict == "true")
 
 
-@pytest.mark.parametrize("asked", ["true", "false"])
-def test_time_that_the_launch_tree_sets_is_not_overruled(launching, asked):
-    given = parameters(nodes(AUTOWARE, launching, use_sim_time=asked)["planner"])
-    assert given.get("use_sim_time") is (True if asked == "true" else None)
+@pytest.mark.parametrize("use_sim_time", ["true", "false"])
+def test_time_that_the_launch_tree_sets_is_not_overruled(launching, use_sim_time):
+    values = parameters(nodes(AUTOWARE, launching, use_sim_time=use_sim_time)["planner"])
+    assert values.get("use_sim_time") is (True if use_sim_time == "true" else None)
 
 
 def test_the_demo_takes_a_configuration_file(launching):
     assert parameters(nodes(DEMO, launching)["planner"])["config_file"] == str(ROOT / "config" / "demo.yaml")
-    given = nodes(DEMO, launching, config_file="/etc/own.yaml")["planner"]
-    assert parameters(given)["config_file"] == "/etc/own.yaml"
+    planner = nodes(DEMO, launching, config_file="/etc/own.yaml")["planner"]
+    assert parameters(planner)["config_file"] == "/etc/own.yaml"
 
 
 def replayed(launching, **arguments):
@@ -256,8 +259,8 @@ def test_replay_finds_the_route_of_our_own_bags(launching, tmp_path):
     with BagWriter(tmp_path / "bag") as bag:
         for key in ("route", "instruction", "odometry"):
             bag.add_topic(car[key].name, car[key].type)
-    found = replayed(launching, bag=str(tmp_path / "bag"))
-    assert {key: found[f"~/input/{key}"] for key in ("route", "instruction", "odometry")} == {
+    remapped = replayed(launching, bag=str(tmp_path / "bag"))
+    assert {key: remapped[f"~/input/{key}"] for key in ("route", "instruction", "odometry")} == {
         key: car[key].name for key in ("route", "instruction", "odometry")
     }
 
@@ -265,8 +268,8 @@ def test_replay_finds_the_route_of_our_own_bags(launching, tmp_path):
 def test_replay_takes_the_route_that_a_person_names(launching, tmp_path):
     with BagWriter(tmp_path / "bag") as bag:
         bag.add_topic("/planning/reflectdrive/route", "nav_msgs/msg/Path")
-    found = replayed(launching, bag=str(tmp_path / "bag"), input_route="/my/route")
-    assert found["~/input/route"] == "/my/route"
+    remapped = replayed(launching, bag=str(tmp_path / "bag"), input_route="/my/route")
+    assert remapped["~/input/route"] == "/my/route"
 
 
 def test_replay_plays_the_bag_with_its_clock_and_records_on_request(launching):
@@ -274,10 +277,10 @@ def test_replay_plays_the_bag_with_its_clock_and_records_on_request(launching):
     from launch_ros.actions import Node
 
     launching.launch_configurations.update(bag="/bags/drive", record="/bags/plans", rate="0.5")
-    found = list(everything(loaded(REPLAY, launching).entities, launching))
+    entities = list(everything(loaded(REPLAY, launching).entities, launching))
     commands = [
         [text(part, launching) for part in entity.cmd]
-        for entity in found
+        for entity in entities
         if isinstance(entity, ExecuteProcess) and not isinstance(entity, Node)
     ]
     record, play = commands
@@ -306,7 +309,7 @@ FOREIGN = "parameters: ignored, no settings of this node: map_height_m"
 
 @pytest.mark.dds
 @pytest.mark.parametrize(
-    ("file", "words", "processes", "said"),
+    ("file", "words", "processes", "log_lines"),
     [
         (FILE, ["planner:=constant_velocity"], 1, ["planner constant_velocity"]),
         (AUTOWARES_TREE, [f"lanelet_map:={MAP}"], 1, ["planner reflectdrive2", VEHICLE, FOREIGN]),
@@ -315,7 +318,7 @@ FOREIGN = "parameters: ignored, no settings of this node: map_height_m"
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
-def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path, file, words, processes, said):
+def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path, file, words, processes, log_lines):
     """Ctrl-C as a terminal sends it: to launch and to the nodes at once; launch hands it on to the nodes as well."""
     log = tmp_path / "log.txt"
     with log.open("wb") as sink:
@@ -328,22 +331,24 @@ def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path,
         )
     try:
         end = time.monotonic() + START_S
-        while any(word not in log.read_text() for word in said) and process.poll() is None and time.monotonic() < end:
+        while (
+            any(word not in log.read_text() for word in log_lines) and process.poll() is None and time.monotonic() < end
+        ):
             time.sleep(0.1)
-        begun = time.monotonic()
+        start_s = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         code = process.wait(timeout=20)
-        ended_after_s = time.monotonic() - begun
+        ended_after_s = time.monotonic() - start_s
     finally:
         with suppress(ProcessLookupError):  # what is left of its group
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    told = log.read_text()
-    assert all(word in told for word in said), told
-    assert code == 0, told
-    assert told.count("process has finished cleanly") == processes, told
-    assert "Traceback" not in told
-    assert ended_after_s < END_S, told
+    log_text = log.read_text()
+    assert all(word in log_text for word in log_lines), log_text
+    assert code == 0, log_text
+    assert log_text.count("process has finished cleanly") == processes, log_text
+    assert "Traceback" not in log_text
+    assert ended_after_s < END_S, log_text
 
 
 @pytest.mark.dds

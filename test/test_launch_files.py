@@ -21,12 +21,12 @@ def test_the_file_compiles(file):
 
 
 def test_every_remapped_input_is_one_of_the_nodes():
-    asked = [
+    settings = [
         InputsConfig(route_type=route, drivable_type="grid", obstacles_type="cloud") for route in ("path", "lanelet")
     ]
-    known = {topic.name for inputs in asked for topic in topics.inputs(Config(inputs=inputs))}
-    cameras = {name for name in known if name.startswith("~/input/camera/")}  # these are settings
-    assert known - cameras - {"/tf_static"} == set(INPUTS)
+    names = {topic.name for inputs in settings for topic in topics.inputs(Config(inputs=inputs))}
+    cameras = {name for name in names if name.startswith("~/input/camera/")}  # these are settings
+    assert names - cameras - {"/tf_static"} == set(INPUTS)
 
 
 def test_the_planners_to_choose_from_are_all_that_there_are():
@@ -115,12 +115,12 @@ def test_the_cameras_of_the_shipped_files_are_those_of_our_bags(name):
 
 def test_the_demo_listens_where_the_world_speaks():
     car = {topic.private: topic.name for topic in world_messages.car_topics(Config())}
-    heard = {own: table("WORLD_TOPICS", DEMO).get(name, topic) for own, (name, topic, _) in INPUTS.items()}
-    assert {own: heard[own] for own in car if own.startswith("~/input") and own in heard} == {
-        own: car[own] for own in heard if own in car
+    inputs = {own: table("WORLD_TOPICS", DEMO).get(name, topic) for own, (name, topic, _) in INPUTS.items()}
+    assert {own: inputs[own] for own in car if own.startswith("~/input") and own in inputs} == {
+        own: car[own] for own in inputs if own in car
     }
     silent = {"drivable", "obstacles", "max_velocity", "operation_mode_state", "turn_indicators_status"}  # not sent
-    assert heard.keys() - car.keys() <= {f"~/input/{name}" for name in silent}
+    assert inputs.keys() - car.keys() <= {f"~/input/{name}" for name in silent}
 
 
 def test_a_world_slower_than_time_is_no_fault_of_the_planner():

@@ -28,6 +28,7 @@ from reflectdrive_ros.maps.elevation import FLAT_GROUND
 from reflectdrive_ros.planning import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.ros.inputs import store
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
@@ -54,7 +55,7 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
         assert bool(values["full_step_reason"]) == (values["planned"] == "full")
         sender.until(planned, **driving)  # and drives on
 
-        def told():
+        def debugs():
             """What somebody listens to is told of each step: its goals, and its tokens before and after editing. Two
             steps on one odometry have one stamp, and are left out."""
             both = [*sender.harness.received["goals"], *sender.harness.received["debug"]]
@@ -68,8 +69,8 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
                 and stamps[str(message.header.stamp)] == 2
             ]
 
-        sender.until(lambda _: {message.step_kind for message, _ in told()} == {"full", "lite"}, 30.0, **driving)
-        for message, weighed in told():
+        sender.until(lambda _: {message.step_kind for message, _ in debugs()} == {"full", "lite"}, 30.0, **driving)
+        for message, weighed in debugs():
             assert (weighed.chosen >= 0) is (message.step_kind == "full")
             assert len(weighed.x) == len(weighed.y) == len(weighed.probability)
             assert len(message.tokens_before_edit) == len(message.token_confidence) == 16
@@ -112,8 +113,9 @@ def test_a_driver_keeps_the_turn_signal_and_the_planner_takes_it_over(tmp_path):
         commanded(TurnIndicatorsCommand.DISABLE, state.AUTONOMOUS)  # the route goes straight on
 
 
-def test_a_frozen_image_is_not_driven_on(tmp_path):
-    with car(tmp_path, cameras__frozen_after=3) as sender:
+def test_a_frozen_image_is_not_driven_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "FROZEN_AFTER", 3)
+    with car(tmp_path) as sender:
         sender.until(planned)
         status = sender.until(stopped, shade=7)
         assert "frozen" in status.reason
@@ -184,9 +186,9 @@ def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_plannin
         assert sum(planning) >= 0.7 * len(planning)  # a shared machine may stall
         sender.until(planned)
         assert sender.process.poll() is None
-        said = (tmp_path / "node.log").read_text()
-        assert "Traceback" not in said
-        assert "Error" not in said
+        log = (tmp_path / "node.log").read_text()
+        assert "Traceback" not in log
+        assert "Error" not in log
 
 
 def test_what_rclpy_itself_cannot_take_does_not_end_the_executor():
@@ -232,7 +234,7 @@ def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
     environment = os.environ.pop("ROS_PYTHON_CHECK_FIELDS")  # checking 6 MB byte by byte takes half a second
     try:
         with car(
-            tmp_path, cameras__compressed=False, inputs__image_max_age_s=1.0, inputs__odometry_max_age_s=1.0,
+            tmp_path, cameras__compressed=False, inputs__max_age_s=("image=1.0", "odometry=1.0"),
             cameras__match_tolerance_s=0.3,
         ) as sender:  # fmt: skip
             sender.until(planned, make=full_hd, timeout_s=30.0)
@@ -247,14 +249,14 @@ def test_three_full_hd_streams_are_survived_and_the_newest_wins(tmp_path):
 
 
 @contextmanager
-def node_in_this_process(tmp_path, made, planner):
+def node_in_this_process(tmp_path, config, planner):
     """For what the real process cannot show: a planner that hangs, two threads that send at once."""
     context = Context()
     file = tmp_path / "config.yaml"
-    file.write_text(as_yaml(made))
+    file.write_text(as_yaml(config))
     rclpy.init(args=["--ros-args", "-r", "__ns:=/planning/reflectdrive", "-p", f"config_file:={file}"], context=context)
     node = PlannerNode(
-        PlanningCore(made, time.perf_counter, engine=Engine(made, time.perf_counter, planner)), context=context
+        PlanningCore(config, time.perf_counter, engine=Engine(config, time.perf_counter, planner)), context=context
     )
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)
@@ -279,11 +281,11 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
             time.sleep(2.0)
         return constant_velocity.plan(state, scene, planner_context)
 
-    made = patient()
+    config = patient()
     keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
-    harness = Harness(made, [*keys, *LATCHED], EVERYTHING)
+    harness = Harness(config, [*keys, *LATCHED], EVERYTHING)
     try:
-        with node_in_this_process(tmp_path, made, planner):
+        with node_in_this_process(tmp_path, config, planner):
             sender = Car(harness, None)
             until = time.perf_counter() + 20.0
             while any(publisher.get_subscription_count() == 0 for publisher in harness.inputs.values()):
@@ -304,7 +306,7 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
 def test_a_camera_info_that_says_nothing_new_is_not_read_again(tmp_path):
     """Drivers send one with every image; another calibration counts at once."""
     with node_in_this_process(tmp_path, patient(), constant_velocity.plan) as node:
-        store, channel = node._store_callback("info:front", False), node._core.inputs._infos["front"]
+        store, channel = node._store_callback("info:front", False), node._core.inputs.store.infos["front"]
         for width, stamp_ns, read in ((64, 1, 1), (64, 2, 1), (80, 3, 2), (80, 4, 2)):
             message = camera_info("front", width)
             message.header.stamp = outputs.time_message(stamp_ns)
@@ -316,19 +318,19 @@ def test_a_camera_info_that_says_nothing_new_is_not_read_again(tmp_path):
 
 
 def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
-    made = patient()
-    said = []
-    with node_in_this_process(tmp_path, made, constant_velocity.plan) as node:
+    config = patient()
+    published = []
+    with node_in_this_process(tmp_path, config, constant_velocity.plan) as node:
         publish = node._publisher.publish
 
         def slowly(key, message):
             time.sleep(0.002)  # time for the other thread to come in between
             publish(key, message)
             if key in ("trajectory", "status"):
-                said.append((key, getattr(message, "sequence", 0)))
+                published.append((key, getattr(message, "sequence", 0)))
 
         node._publisher.publish = slowly
-        engine = Engine(made, time.perf_counter)
+        engine = Engine(config, time.perf_counter)
         report = engine.stop(an_ego(), None, "a test")
         again = [(report, FLAT_GROUND, 0)] * 20
         threads = [threading.Thread(target=lambda: [node._send(*plan) for plan in again]) for _ in range(2)]
@@ -336,8 +338,8 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-    assert [key for key, _ in said] == ["trajectory", "status"] * 40
-    assert [sequence for key, sequence in said if key == "status"] == list(range(1, 41))
+    assert [key for key, _ in published] == ["trajectory", "status"] * 40
+    assert [sequence for key, sequence in published if key == "status"] == list(range(1, 41))
 
 
 def spin(executor):

@@ -46,18 +46,18 @@ def stack(tmp_path, *nodes):
         harness.close()
 
 
-def reported(harness, name, wanted=lambda status: True, count=1):
+def reported(harness, name, fits=lambda status: True, count=1):
     """The times and statuses of this name that fit, once there are enough of them."""
     until = time.perf_counter() + START_S
     while time.perf_counter() < until:
-        found = [
+        matches = [
             (at_s, status)
             for at_s, message in harness.received["diagnostics"]
             for status in message.status
-            if status.name == name and wanted(status)
+            if status.name == name and fits(status)
         ]
-        if len(found) >= count:
-            return found
+        if len(matches) >= count:
+            return matches
         time.sleep(0.05)
     pytest.fail(f"no such {name} within {START_S} s; last: {harness.received['diagnostics'][-1:]}")
 
@@ -94,11 +94,11 @@ def test_what_cannot_be_used_is_an_error_that_stays_and_no_plan_is_published(tmp
             for camera in CAMERAS:
                 harness.inputs[f"image:{camera}"].publish(jpeg(now, camera, tick))
             time.sleep(0.1)
-        found = reported(harness, PLANNER, count=8)
-        assert {(status.level, status.message) for _, status in found} == {(ERROR, first.message)}
+        reports = reported(harness, PLANNER, count=8)
+        assert {(status.level, status.message) for _, status in reports} == {(ERROR, first.message)}
         assert sentence in first.message
         assert "\n" not in first.message
-        times = [at_s for at_s, _ in found]
+        times = [at_s for at_s, _ in reports]
         assert 0.1 < (times[-1] - times[0]) / (len(times) - 1) < 1.0  # the usual rate is one in 0.15 s
         assert not [key for key in ("trajectory", "status", "candidates") if harness.received[key]]
         assert process.poll() is None
@@ -145,12 +145,12 @@ def test_two_nodes_have_no_diagnostic_and_no_hardware_in_common(tmp_path):
     with stack(tmp_path, ["/planning/reflectdrive", *words], ["/right/reflectdrive", *words]) as (harness, _):
         for name in (PLANNER, "/right/reflectdrive/reflectdrive: planner"):
             reported(harness, name)
-        said = [message.status for _, message in harness.received["diagnostics"]]
-    names = [{status.name for status in statuses} for statuses in said]
+        arrays = [message.status for _, message in harness.received["diagnostics"]]
+    names = [{status.name for status in statuses} for statuses in arrays]
     left, right = (
-        {name for found in names if part in found for name in found}
+        {name for status_names in names if part in status_names for name in status_names}
         for part in (PLANNER, "/right/reflectdrive/reflectdrive: planner")
     )
     assert not left & right
-    hardware = {status.name: status.hardware_id for statuses in said for status in statuses}
+    hardware = {status.name: status.hardware_id for statuses in arrays for status in statuses}
     assert not {hardware[name] for name in left} & {hardware[name] for name in right}

@@ -43,7 +43,7 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
     def all_is_well(lines):
         faults = [message for level, message in lines.values() if level != OK]
         lost = [re.search(r": (\d+) messages lost on the way", message) for message in faults]
-        return all(found and int(found[1]) <= sender.left_out for found in lost)
+        return all(match and int(match[1]) <= sender.left_out for match in lost)
 
     lines = sender.diagnosed(all_is_well)
     assert {"image front", "odometry", "route", "objects", "planner"} <= set(lines)

@@ -103,13 +103,13 @@ def test_what_ros_does_not_take_is_one_sentence_and_exit_code_two(words, environ
 def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
     with car(tmp_path) as sender:
         sender.until(planned)
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         sender.process.send_signal(signal_number)
-        while sender.process.poll() is None and time.perf_counter() - begun < 5.0:  # and again, as `ros2 launch` does
+        while sender.process.poll() is None and time.perf_counter() - start_s < 5.0:  # and again, as `ros2 launch` does
             time.sleep(0.005)
             sender.process.send_signal(signal.SIGINT)
         assert sender.process.wait(10.0) == 0
-        assert time.perf_counter() - begun < 5.0
+        assert time.perf_counter() - start_s < 5.0
     assert "Traceback" not in (tmp_path / "node.log").read_text()
 
 
@@ -146,13 +146,13 @@ def test_ctrl_c_ends_the_node_and_the_world_of_a_terminal_within_two_seconds(tmp
     try:
         wait_for_words(process, log, "planner route_follower", "the world is")
         time.sleep(1.0)  # they drive
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.1)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
         assert process.wait(10.0) == 0, log.read_text()
-        assert time.perf_counter() - begun < 2.0
+        assert time.perf_counter() - start_s < 2.0
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -238,9 +238,9 @@ def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):
         finally:
             stranger.destroy_node()
             rclpy.try_shutdown(context=context)
-    said = log.read_text()
-    assert "sends nav_msgs/msg/Path, expected nav_msgs/msg/Odometry" in said
-    assert "input/objects: 'stranger' sends, but its QoS cannot reach us" in said
+    log_text = log.read_text()
+    assert "sends nav_msgs/msg/Path, expected nav_msgs/msg/Odometry" in log_text
+    assert "input/objects: 'stranger' sends, but its QoS cannot reach us" in log_text
 
 
 def test_help_needs_no_ros(tmp_path):

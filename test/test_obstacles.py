@@ -67,11 +67,11 @@ def covered(agents, points):
 
 def test_a_wall_longer_than_any_vehicle_is_several_boxes():
     wall = block(0.0, 10.0, length=118.0, width=1.0)
-    found = boxes(wall).boxes
-    assert (found.sizes <= Agents.MAX_EXTENT_M).all()
+    agents = boxes(wall).boxes
+    assert (agents.sizes <= Agents.MAX_EXTENT_M).all()
     inner = wall[np.abs(wall[:, 0]) < 58.0]  # cells at the rim hold too few points
-    assert covered(found, inner[:, :2]).all()
-    assert found.sizes.prod(axis=1).sum() < 1.7 * 120.0
+    assert covered(agents, inner[:, :2]).all()
+    assert agents.sizes.prod(axis=1).sum() < 1.7 * 120.0
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -117,28 +117,30 @@ def test_a_cloud_that_cannot_be_read_is_one_sentence(change, complaint):
 
 
 def test_a_block_is_covered_and_what_is_a_cell_away_is_free():
-    found = boxes(block(20.0, 3.0, 2.0, 1.2)).boxes
-    assert len(found) >= 1
-    assert covered(found, block(20.0, 3.0, 2.0, 1.2)).all()
-    apart = 0.5 + obstacles.CELL_M
-    assert not covered(found, [[20, 3 + 0.6 + apart], [20, 3 - 0.6 - apart], [21 + apart, 3], [19 - apart, 3]]).any()
-    assert (found.kinds == AgentKind.STATIC).all()
-    assert not found.velocities_mps.any()
+    agents = boxes(block(20.0, 3.0, 2.0, 1.2)).boxes
+    assert len(agents) >= 1
+    assert covered(agents, block(20.0, 3.0, 2.0, 1.2)).all()
+    margin_m = 0.5 + obstacles.CELL_M
+    assert not covered(
+        agents, [[20, 3 + 0.6 + margin_m], [20, 3 - 0.6 - margin_m], [21 + margin_m, 3], [19 - margin_m, 3]]
+    ).any()
+    assert (agents.kinds == AgentKind.STATIC).all()
+    assert not agents.velocities_mps.any()
 
 
 def test_a_wall_around_a_corner_leaves_the_corner_free():
     wall = np.concatenate(
         [block(x, 5.0, 1.0, 0.4) for x in range(10, 30)] + [block(29.5, y, 0.4) for y in range(5, 20)]
     )
-    found = boxes(wall).boxes
-    assert covered(found, wall).all()
-    assert not covered(found, [[15.0, 8.0], [25.0, 10.0], [20.0, 15.0]]).any()
+    agents = boxes(wall).boxes
+    assert covered(agents, wall).all()
+    assert not covered(agents, [[15.0, 8.0], [25.0, 10.0], [20.0, 15.0]]).any()
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=60))
-def test_boxes_cover_the_occupied_cells_each_once_and_nothing_else(places):
+def test_boxes_cover_the_occupied_cells_each_once_and_nothing_else(cells_xy):
     cells = np.zeros((12, 12), bool)
-    for x, y in places:
+    for x, y in cells_xy:
         cells[x, y] = True
     times = np.zeros((12, 12), int)
     for (x0, y0), (x1, y1) in obstacles.cover_cells(cells).astype(int).tolist():
@@ -157,33 +159,33 @@ def test_the_road_bridges_far_things_single_points_and_the_car_itself_are_no_obs
             block(VEHICLE.rear_axle_to_center_m, 0.0, VEHICLE.length_m, VEHICLE.width_m),
         ]
     )
-    found = boxes(points)
-    assert len(found.boxes) == 0
-    assert found.ignored == {"points not finite": 1}
+    detected = boxes(points)
+    assert len(detected.boxes) == 0
+    assert detected.ignored == {"points not finite": 1}
 
 
 def test_known_road_users_are_taken_out_even_when_they_have_moved_a_little():
     users = Agents(
         np.array([[20.0, 0.0, 0.0]]), np.array([[10.0, 0.0]]), np.array([[4.5, 1.9]]), np.array([AgentKind.VEHICLE])
     )
-    seen = np.concatenate([block(21.5, 0.0, 4.5, 1.9), block(20.0, 5.0)])  # 0.15 s later
-    found = boxes(seen, users=users).boxes
-    assert covered(found, block(20.0, 5.0)).all()
-    assert not covered(found, block(21.5, 0.0, 4.5, 1.9)).any()
-    assert len(boxes(seen, users=None).boxes) > len(found)
+    cloud = np.concatenate([block(21.5, 0.0, 4.5, 1.9), block(20.0, 5.0)])  # 0.15 s later
+    agents = boxes(cloud, users=users).boxes
+    assert covered(agents, block(20.0, 5.0)).all()
+    assert not covered(agents, block(21.5, 0.0, 4.5, 1.9)).any()
+    assert len(boxes(cloud, users=None).boxes) > len(agents)
 
 
 def test_boxes_stay_where_they_are_while_the_car_drives_on():
     driving = replace(STANDING, speed_mps=10.0, yaw_rate_rps=0.2)
     earlier_ns = NOW_NS - 200_000_000
-    found = boxes(block(30.0, 2.0), ego=driving, stamp_ns=earlier_ns)
-    nearest, furthest = (f(found.boxes.poses[:, 0]) for f in (np.min, np.max))
+    detected = boxes(block(30.0, 2.0), ego=driving, stamp_ns=earlier_ns)
+    nearest, furthest = (f(detected.boxes.poses[:, 0]) for f in (np.min, np.max))
     assert 27.2 < nearest <= furthest < 28.8  # 0.2 s at 10 m/s nearer
     later = replace(
         driving, stamp_ns=NOW_NS + 100_000_000, map_from_ego=geometry.compose(HERE, np.array([1.0, 0, 0.02]))
     )
-    again = obstacles.boxes_to_ego_frame(found, later)
-    for one, other in zip(found.boxes.poses, again.poses, strict=True):
+    again = obstacles.boxes_to_ego_frame(detected, later)
+    for one, other in zip(detected.boxes.poses, again.poses, strict=True):
         np.testing.assert_allclose(geometry.compose(HERE, one), geometry.compose(later.map_from_ego, other), atol=1e-9)
 
 
@@ -202,10 +204,10 @@ def test_the_nearest_boxes_are_kept_and_the_rest_counted(monkeypatch):
     points = np.concatenate([block(x, 8.0, 0.3, 0.3) for x in range(5, 55, 2)])
     count = len(boxes(points).boxes)
     monkeypatch.setattr(obstacles, "BOXES_MAX", 4)
-    found = boxes(points)
-    assert len(found.boxes) == 4
-    assert found.boxes.poses[:, 0].max() < 15.0
-    assert found.ignored["boxes beyond the nearest 4"] == count - 4
+    detected = boxes(points)
+    assert len(detected.boxes) == 4
+    assert detected.boxes.poses[:, 0].max() < 15.0
+    assert detected.ignored["boxes beyond the nearest 4"] == count - 4
 
 
 # --- on the car ------------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ def observed(points, agents=None):
 @pytest.mark.parametrize("agents", [None, Agents.none()])
 def test_a_plan_into_an_obstacle_is_unsafe_and_one_past_it_is_not(agents):
     config = CONFIG
-    into, past = (SafetyContext(observed(block(16.0, aside_m), agents), config) for aside_m in (0.0, 4.0))
+    into, past = (SafetyContext(observed(block(16.0, left_m), agents), config) for left_m in (0.0, 4.0))
     assert unsafe_reason(straight_on().trajectory, into)
     assert not unsafe_reason(straight_on().trajectory, past)
     assert safety_check(straight_on(), into).unsafe_after_s < 2.0

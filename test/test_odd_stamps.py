@@ -41,38 +41,38 @@ def test_simulated_time_without_a_clock_is_named_before_anything_is_received():
     ids=["0", "0 at first", "equal", "a nanosecond apart", "an old bag", "sensors and /clock", "no /clock", "a jump"],
 )
 def test_no_rate_and_no_age_is_one_that_no_sensor_has(stamps_s, now_s, sentence):
-    made = Inputs(small())
+    inputs = Inputs(small())
     for number, stamp_s in enumerate(stamps_s):
         info = camera_info("front")
         info.header.stamp = odometry(stamp_s).header.stamp
-        made.put("info:front", info, ns(now_s))
-        made.put("odometry", odometry(stamp_s), ns(now_s))
-        made.put("image:front", jpeg(stamp_s, "front", number), ns(now_s))
-    shown = {status.name: status for status in made.statuses(ns(now_s))}
-    assert sentence in shown["odometry"].message
-    assert sentence in shown["image front"].message
-    assert (shown["camera_info front"].level, shown["camera_info front"].values["lost"]) == (Level.OK, "0")
-    for status in shown.values():
+        inputs.store.put("info:front", info, ns(now_s))
+        inputs.store.put("odometry", odometry(stamp_s), ns(now_s))
+        inputs.store.put("image:front", jpeg(stamp_s, "front", number), ns(now_s))
+    statuses = {status.name: status for status in inputs.statuses(ns(now_s))}
+    assert sentence in statuses["odometry"].message
+    assert sentence in statuses["image front"].message
+    assert (statuses["camera_info front"].level, statuses["camera_info front"].values["lost"]) == (Level.OK, "0")
+    for status in statuses.values():
         numbers = [float(status.values.get(key, "nan")) for key in ("age_s", "rate_hz")]
-        numbers += [float(found) for found in re.findall(r"[\d.]+(?= Hz| s )", status.message)]
+        numbers += [float(value) for value in re.findall(r"[\d.]+(?= Hz| s )", status.message)]
         assert not [number for number in numbers if abs(number) > 86_400.0], status
 
 
 def test_a_clock_that_is_set_does_not_count_in_the_rate():
-    made = ready()
+    inputs = ready()
     for seconds in [*(1.0 + 0.1 * k for k in range(5)), *(1.8e9 + 0.1 * k for k in range(6))]:
-        instant(made, seconds)
-    values = {status.name: status.values for status in made.statuses(ns(1.8e9 + 0.5))}
+        instant(inputs.store, seconds)
+    values = {status.name: status.values for status in inputs.statuses(ns(1.8e9 + 0.5))}
     assert float(values["image front"]["rate_hz"]) == pytest.approx(10.0, rel=1e-3)
     assert values["image front"]["lost"] == "0"
 
 
 def test_refused_camera_info_is_not_counted_as_lost():
-    made = ready()
+    inputs = ready()
     for k in range(20):
-        made.put("info:front", camera_info("front"), ns(0.1 * k))
+        inputs.store.put("info:front", camera_info("front"), ns(0.1 * k))
         if k % 5 == 4:
             for _ in range(3):
-                made.receive("info:front", b"\0", ns(0.1 * k))
-    values = {status.name: status.values for status in made.statuses(ns(9.0))}["camera_info front"]
+                inputs.store.receive("info:front", b"\0", ns(0.1 * k))
+    values = {status.name: status.values for status in inputs.statuses(ns(9.0))}["camera_info front"]
     assert (values["refused"], values["lost"]) == ("12", "0")

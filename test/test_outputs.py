@@ -85,17 +85,17 @@ def test_the_bytes_that_are_sent_are_the_message(frame, dt):
 def test_the_bytes_of_candidates_are_their_message(frame, rivals):
     """As rclpy serialises the message objects, for each padding."""
     settings = config(output__map_frame=frame)
-    ways = [Trajectory(arc(0.02 * number, 0.4 * np.arange(1, 17)), 0.1) for number in range(1 + rivals)]
-    plan = Plan(7 * SECOND_NS + 25, HERE, ways[0], candidates=tuple(ways[1:]))
+    trajectories = [Trajectory(arc(0.02 * number, 0.4 * np.arange(1, 17)), 0.1) for number in range(1 + rivals)]
+    plan = Plan(7 * SECOND_NS + 25, HERE, trajectories[0], candidates=tuple(trajectories[1:]))
     message = CandidateTrajectories()
-    for slot, way in enumerate(ways):
+    for slot, trajectory in enumerate(trajectories):
         identity = UUID(uuid=np.frombuffer(outputs.slot_uuid("ReflectDrive", slot), np.uint8))
-        points = outputs.trajectory(Plan(plan.stamp_ns, HERE, way), settings).points
+        points = outputs.trajectory(Plan(plan.stamp_ns, HERE, trajectory), settings).points
         head = outputs.header(plan.stamp_ns, frame)
-        made = CandidateTrajectory(header=head, generator_id=identity, points=points)
+        candidate = CandidateTrajectory(header=head, generator_id=identity, points=points)
         if outputs.HAS_TURN_INDICATOR:
-            made.turn_indicators_command = outputs.turn_indicators(Signal.LEFT, plan.stamp_ns)
-        message.candidate_trajectories.append(made)
+            candidate.turn_indicators_command = outputs.turn_indicators(Signal.LEFT, plan.stamp_ns)
+        message.candidate_trajectories.append(candidate)
         message.generator_info.append(
             GeneratorInfo(generator_id=identity, generator_name=String(data=f"ReflectDrive_{slot}"))
         )
@@ -109,8 +109,10 @@ def test_the_bytes_of_diagnostics_are_their_message(text):
     for line in lines:
         values = [KeyValue(key=key, value=value) for key, value in line.values.items()]
         name, level = f"reflectdrive: {line.name}", bytes([line.level])
-        made = DiagnosticStatus(level=level, name=name, message=line.message, hardware_id="reflectdrive", values=values)
-        message.status.append(made)
+        status = DiagnosticStatus(
+            level=level, name=name, message=line.message, hardware_id="reflectdrive", values=values
+        )
+        message.status.append(status)
     assert sent_diagnostics(lines, 3, "reflectdrive") == as_received(message)
 
 
@@ -257,9 +259,9 @@ def test_where_and_why_the_plan_stops_or_is_slow_is_a_planning_factor():
 
 @pytest.mark.parametrize("kind", FactorKind)
 def test_only_an_object_is_a_matter_of_safety(kind):
-    (found,) = factors_of(factor(kind, 5.0, 0.0)).factors
-    assert found.detail == kind.value
-    assert found.safety_factors.is_safe is (kind is not FactorKind.OBJECT)
+    (factor_message,) = factors_of(factor(kind, 5.0, 0.0)).factors
+    assert factor_message.detail == kind.value
+    assert factor_message.safety_factors.is_safe is (kind is not FactorKind.OBJECT)
 
 
 def test_a_plan_that_neither_stops_nor_slows_down_has_no_factor_and_that_is_published():
@@ -270,11 +272,11 @@ def test_a_plan_that_neither_stops_nor_slows_down_has_no_factor_and_that_is_publ
 def test_a_factor_lies_on_the_road_that_the_plan_is_on():
     """10 % uphill: also a stop beyond the end of the plan has the height and the pitch of the slope."""
     uphill = RoadSurface(VehiclePlane(HERE, 3.0, 0.1))
-    near, far = factors_of(
+    near, beyond = factors_of(
         factor(FactorKind.OBJECT, 4.0, 0.0), factor(FactorKind.ROUTE_END, 80.0, 0.0), surface=uphill
     ).factors
-    for found, x in ((near, 4.0), (far, 80.0)):
-        pose = found.control_points[0].pose
+    for factor_message, x in ((near, 4.0), (beyond, 80.0)):
+        pose = factor_message.control_points[0].pose
         assert pose.position.z == pytest.approx(3.0 + 0.1 * x)
         assert rotations.matrix_from_quaternion(
             (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w)

@@ -41,18 +41,18 @@ MEASURED = VehicleConfig(
 def node(*arguments):
     context = Context()
     start_ros(["--ros-args", "-r", "__ns:=/planning/reflectdrive", *arguments], context)
-    made = Node("reflectdrive", context=context)
+    instance = Node("reflectdrive", context=context)
     try:
-        yield made
+        yield instance
     finally:
-        made.destroy_node()
+        instance.destroy_node()
         context.try_shutdown()
 
 
-def asked(*arguments):
+def declared(*arguments):
     """The configuration and the status of the parameters that these arguments lead to."""
-    with node(*arguments) as made:
-        return declare_config(made)
+    with node(*arguments) as instance:
+        return declare_config(instance)
 
 
 IN_A_STACK = ("-p", "strict_start:=false")
@@ -70,8 +70,8 @@ def file(path, parameters, name="/**"):
 
 @pytest.mark.parametrize("by_file", [True, False], ids=["file", "words"])
 def test_autowares_vehicle_info_becomes_the_vehicle(tmp_path, by_file):
-    given = file(tmp_path / "vehicle_info.param.yaml", VEHICLE_INFO) if by_file else words(VEHICLE_INFO)
-    config, status = asked(*given)
+    arguments = file(tmp_path / "vehicle_info.param.yaml", VEHICLE_INFO) if by_file else words(VEHICLE_INFO)
+    config, status = declared(*arguments)
     assert config.vehicle == MEASURED
     assert status.level is Level.OK
     assert status.message.startswith(
@@ -83,7 +83,7 @@ def test_autowares_vehicle_info_becomes_the_vehicle(tmp_path, by_file):
 def test_own_settings_of_the_vehicle_win_whether_parameter_or_file(tmp_path):
     own = tmp_path / "car.yaml"
     own.write_text("vehicle: {width_m: 2.5}\n")
-    config, status = asked(*words({**VEHICLE_INFO, "config_file": own, "vehicle.length_m": 6.0}))
+    config, status = declared(*words({**VEHICLE_INFO, "config_file": own, "vehicle.length_m": 6.0}))
     assert (config.vehicle.width_m, config.vehicle.length_m) == (2.5, 6.0)
     assert config.vehicle.wheel_base_m == MEASURED.wheel_base_m
     assert status.message.endswith("set otherwise: vehicle.length_m, vehicle.width_m")
@@ -91,7 +91,7 @@ def test_own_settings_of_the_vehicle_win_whether_parameter_or_file(tmp_path):
 
 def test_a_vehicle_info_that_lacks_a_measure_is_not_used_in_part():
     lacking = {name: value for name, value in VEHICLE_INFO.items() if name != "rear_overhang"}
-    config, status = asked(*words(lacking))
+    config, status = declared(*words(lacking))
     assert config.vehicle == VehicleConfig()
     assert (status.level, status.message) == (Level.WARN, "vehicle_info is not used, it lacks rear_overhang")
 
@@ -105,12 +105,12 @@ def test_a_vehicle_info_that_lacks_a_measure_is_not_used_in_part():
 )
 def test_a_vehicle_info_that_makes_no_car_is_refused(wrong, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        asked(*words({**VEHICLE_INFO, **wrong}))
+        declared(*words({**VEHICLE_INFO, **wrong}))
 
 
 def test_parameters_of_other_nodes_are_ignored_and_named(tmp_path):
     others = {"update_rate": 10.0, "vehicle_id": "default", "lidar": {"frames": ["a", "b"]}}
-    config, status = asked(*file(tmp_path / "tree.yaml", others), "-p", "use_gpu:=true")
+    config, status = declared(*file(tmp_path / "tree.yaml", others), "-p", "use_gpu:=true")
     assert config == Config()
     named = "lidar.frames, update_rate, use_gpu, vehicle_id"
     assert (status.level, status.message) == (Level.OK, f"ignored, no settings of this node: {named}")
@@ -127,13 +127,13 @@ def test_parameters_of_other_nodes_are_ignored_and_named(tmp_path):
 )
 def test_a_misspelt_setting_of_ours_is_refused(misspelt, near):
     with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
-        asked("-p", f"{misspelt}:=3.0")
+        declared("-p", f"{misspelt}:=3.0")
 
 
 @pytest.mark.parametrize(("similar", "near"), [("planer", "planner"), ("guards.speed", "guard"), ("camera", "cameras")])
 def test_in_a_stack_a_parameter_of_no_section_of_ours_does_not_keep_the_car_from_driving(similar, near):
     """It may be another node's. A driver of ours who misspelt it reads of it in the diagnostics."""
-    config, status = asked(*IN_A_STACK, "-p", f"{similar}:=3.0")
+    config, status = declared(*IN_A_STACK, "-p", f"{similar}:=3.0")
     assert config == Config()
     assert status.level is Level.WARN
     assert status.message == f"unknown setting '{similar}' is ignored; did you mean '{near}'?"
@@ -141,18 +141,18 @@ def test_in_a_stack_a_parameter_of_no_section_of_ours_does_not_keep_the_car_from
 
 def test_in_a_stack_too_a_misspelt_setting_of_a_section_of_ours_is_refused():
     with pytest.raises(ConfigError, match=r"did you mean 'vehicle.wheel_base_m'"):
-        asked(*IN_A_STACK, *words(VEHICLE_INFO), "-p", "vehicle.whel_base:=2.9")
+        declared(*IN_A_STACK, *words(VEHICLE_INFO), "-p", "vehicle.whel_base:=2.9")
 
 
 @pytest.mark.parametrize("setting", ["topics", "info_topics"])
 def test_a_camera_topic_that_ros_does_not_have_is_one_sentence(setting):
     with pytest.raises(ConfigError, match=f"cameras.{setting} holds '/front camera', which is no topic name"):
-        asked("-p", f"cameras.{setting}:=['/left', '/front camera', '/right']")
+        declared("-p", f"cameras.{setting}:=['/left', '/front camera', '/right']")
 
 
 def test_whether_the_start_is_strict_is_true_or_false():
     with pytest.raises(ConfigError, match="strict_start is 'perhaps', expected true or false"):
-        asked("-p", "strict_start:=perhaps")
+        declared("-p", "strict_start:=perhaps")
 
 
 def test_what_param_dump_writes_can_be_given_back(tmp_path):
@@ -165,8 +165,8 @@ def test_what_param_dump_writes_can_be_given_back(tmp_path):
             at = at.setdefault(part, {})
         at[last] = list(entry.value) if entry.kind is tuple else entry.value
     assert dumped["cameras"]["topics"] == []
-    given = file(tmp_path / "dump.yaml", dumped, "/planning/reflectdrive/reflectdrive")
-    assert asked(*given) == (Config(), None)
+    arguments = file(tmp_path / "dump.yaml", dumped, "/planning/reflectdrive/reflectdrive")
+    assert declared(*arguments) == (Config(), None)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +192,10 @@ def test_arguments_that_ros_does_not_take_are_one_sentence(tmp_path, arguments, 
     flat.write_text("planner: route_follower\n")
     with pytest.raises(ConfigError) as refused, node(*(word.format(flat=flat) for word in arguments)):
         pass
-    said = str(refused.value)
-    assert sentence in said
-    assert "\n" not in said
-    assert ".c:" not in said  # a place in ROS's source code helps nobody here
+    message = str(refused.value)
+    assert sentence in message
+    assert "\n" not in message
+    assert ".c:" not in message  # a place in ROS's source code helps nobody here
 
 
 @pytest.mark.parametrize("domain", ["abc", "-1", "1.5", "233", "99999999999"])

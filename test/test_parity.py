@@ -39,9 +39,9 @@ def test_one_id_that_differs_spoils_its_block_and_its_scene_only():
     ids = np.arange(7 * 16).reshape(7, 16)
     changed = ids.copy()
     changed[2, 3] += 5
-    told = count_equal([(ids, ids), (changed, ids)])
-    assert (told["equal_scenes"], told["equal_sequences"], told["equal_tokens"]) == (1, 13, 2 * 7 * 16 - 1)
-    assert told["largest_difference_bins"] == 5
+    counts = count_equal([(ids, ids), (changed, ids)])
+    assert (counts["equal_scenes"], counts["equal_sequences"], counts["equal_tokens"]) == (1, 13, 2 * 7 * 16 - 1)
+    assert counts["largest_difference_bins"] == 5
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def scenes(tmp_path_factory):
 def test_graphs_plan_what_eager_torch_plans(tiny_model, graphs, scenes, tmp_path):  # noqa: F811
     words = ["bench", "parity", "--model", str(tiny_model.file), "--graphs", str(graphs), "--scenes", str(scenes)]
     assert main([*words, "--limit", "2", "--json", str(tmp_path / "f")]) == 0
-    told = json.loads((tmp_path / "f").read_text())
-    assert (told["set"], told["scenes"], told["precision"], told["planner"]) == ("val", 2, "fp32", "reflectdrive2")
-    assert told["equal_plans"] == told["equal_scenes"] == 2
-    assert told["pdms"] == told["pdms_reference"]
-    assert told["pdms_difference_95"] == [0.0, 0.0]
-    assert {"version", "commit", "device", "date", "command"} <= set(told)
+    numbers = json.loads((tmp_path / "f").read_text())
+    assert [numbers[name] for name in ("set", "scenes", "precision", "planner")] == ["val", 2, "fp32", "reflectdrive2"]
+    assert numbers["equal_plans"] == numbers["equal_scenes"] == 2
+    assert numbers["pdms"] == numbers["pdms_reference"]
+    assert numbers["pdms_difference_95"] == [0.0, 0.0]
+    assert {"version", "commit", "device", "date", "command"} <= set(numbers)
 
 
 def test_what_cannot_be_compared_is_one_sentence(tiny_model, graphs, scenes, tmp_path, capsys, monkeypatch):  # noqa: F811
@@ -79,8 +79,8 @@ def test_what_cannot_be_compared_is_one_sentence(tiny_model, graphs, scenes, tmp
     assert "holds no scene set" in refused(*model, "--graphs", graphs, "--scenes", tmp_path)
     assert "nowhere/card.json cannot be read" in refused(*model, "--graphs", "nowhere/card.json", "--scenes", scenes)
     monkeypatch.setattr(cuda_device, "LIBRARY", "libcuda-that-is-not-there.so.1")
-    asked = [*model, "--graphs", graphs, "--scenes", scenes]
-    assert "there is no NVIDIA driver" in refused(*asked, "--backend", "tensorrt")
+    options = [*model, "--graphs", graphs, "--scenes", scenes]
+    assert "there is no NVIDIA driver" in refused(*options, "--backend", "tensorrt")
     other = shutil.copytree(graphs.parent, tmp_path / "other") / "card.json"
     card = json.loads(graphs.read_text())
     card["model"]["weights_sha256"] = "0" * 64

@@ -66,8 +66,8 @@ def test_a_plan_shorter_than_the_score_looks_has_neither_error_nor_comfort():
 
 def test_the_total_over_bags_weighs_every_plan_alike():
     long, short = record([turning(0.1 * i) for i in range(60)]), record([turning(2.0), turning(2.1)])
-    beside = replace(short.frames[1], plan_poses=short.frames[1].plan_poses + np.array([3.0, 4.0, 0.0]))
-    short = replace(short, frames=[short.frames[0], beside])
+    shifted = replace(short.frames[1], plan_poses=short.frames[1].plan_poses + np.array([3.0, 4.0, 0.0]))
+    short = replace(short, frames=[short.frames[0], shifted])
     parts = [long.plans.measures, short.plans.measures]
     together = plan_measures.numbers(concat_measures(parts))
     errors = np.concatenate([part.ade_m for part in parts])

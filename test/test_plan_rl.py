@@ -15,7 +15,7 @@ from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.tokens import DRIVEFINE, TokenLayout
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.training import plan_policy, plan_rl, prompt_cache, train_state
-from reflectdrive_ros.training.plan_changes import change_actions, sample_offsets
+from reflectdrive_ros.training.plan_changes import PlanModes, change_actions, sample_offsets
 from reflectdrive_ros.training.plan_policy import (
     PlanBatch,
     PlanLosses,
@@ -29,7 +29,9 @@ from reflectdrive_ros.training.settings import LossConfig, PlanRewardConfig, RlC
 LAYOUT = TokenLayout()
 CONFIG = RlConfig(estimator="plans", goals=2)
 EDIT_GOAL = replace(LAYOUT, edit_goal=True)
-CHANGES = PlanRewardConfig(weight=1.0, plans=32, offset_m=0.6, bulge_m=0.3)
+PLANS = PlanRewardConfig(weight=1.0, plans=32)
+CHANGES = PlanModes(pace_m=1.5, delay_m=0.8, offset_m=0.6, bulge_m=0.3)
+PAIRS = 32
 U = np.arange(1, 9) / 8.0
 BEND = np.stack([30.0 * U, 6.0 * U**2], axis=-1)
 STANDING = np.zeros((8, 2))
@@ -43,7 +45,7 @@ def ids_of(*plans):
 
 
 def test_changes_vanish_at_the_present_and_are_smooth():
-    offsets = sample_offsets(1, 80, np.random.default_rng(0), CHANGES)
+    offsets = sample_offsets(1, PAIRS, 80, np.random.default_rng(0), CHANGES)
     for values, end_m in ((offsets.along_m, CHANGES.pace_m), (offsets.left_m, CHANGES.offset_m)):
         assert np.abs(values[..., 0]).max() < 0.01
         assert np.abs(np.diff(values, 2)).max() < 0.02 * end_m
@@ -52,8 +54,8 @@ def test_changes_vanish_at_the_present_and_are_smooth():
 
 def test_a_plan_is_changed_along_and_beside_its_path():
     rng = np.random.default_rng(1)
-    along = replace(CHANGES, offset_m=0.0, bulge_m=0.0)
-    for offsets in (sample_offsets(1, 8, rng, along), sample_offsets(1, 8, rng, CHANGES)):
+    along = CHANGES._replace(offset_m=0.0, bulge_m=0.0)
+    for offsets in (sample_offsets(1, PAIRS, 8, rng, along), sample_offsets(1, PAIRS, 8, rng, CHANGES)):
         moved = LAYOUT.decode(change_actions(ids_of(BEND), offsets, LAYOUT))[0]
         beyond = np.hypot(*(moved[:, -1] - LAYOUT.decode(ids_of(BEND))[0, -1]).T)
         np.testing.assert_allclose(beyond, np.hypot(offsets.along_m, offsets.left_m)[0, :, -1], atol=0.5)
@@ -63,7 +65,7 @@ def test_a_plan_is_changed_along_and_beside_its_path():
 
 
 def test_nobody_reverses_and_who_stands_does_not_move_sideways():
-    offsets = sample_offsets(1, 8, np.random.default_rng(2), replace(CHANGES, pace_m=8.0, offset_m=2.0))
+    offsets = sample_offsets(1, PAIRS, 8, np.random.default_rng(2), CHANGES._replace(pace_m=8.0, offset_m=2.0))
     moved = LAYOUT.decode(change_actions(ids_of(BEND), offsets, LAYOUT))[0]
     assert (np.diff(moved[..., 0], axis=1) >= -0.5).all()
     moved = LAYOUT.decode(change_actions(ids_of(STANDING), offsets, LAYOUT))[0]
@@ -74,7 +76,7 @@ def test_nobody_reverses_and_who_stands_does_not_move_sideways():
 
 def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
     for kept in (False, True):
-        found = change_plans(ids_of(BEND), LAYOUT if kept else EDIT_GOAL, np.random.default_rng(3), CHANGES)
+        found = change_plans(ids_of(BEND), LAYOUT if kept else EDIT_GOAL, np.random.default_rng(3), PAIRS, CHANGES)
         assert found.plans.shape == (1, 64, 16)
         goals = LAYOUT.decode_goal(found.plans[0])
         assert (goals == LAYOUT.decode_goal(found.center[0])).all() == kept
@@ -89,7 +91,7 @@ def test_a_kept_goal_stays_and_opposite_plans_surround_the_plan():
 def test_the_gradient_is_that_of_the_expected_reward():
     """A reward that is linear in the values of the tokens: g is its gradient times the covariance of the changes."""
     rng = np.random.default_rng(4)
-    found = change_plans(ids_of(BEND), EDIT_GOAL, rng, replace(CHANGES, plans=20_000))
+    found = change_plans(ids_of(BEND), EDIT_GOAL, rng, 20_000, CHANGES)
     values = found.plans[0].astype(float)
     slope = rng.standard_normal(16)
     g = reward_gradient(found, torch.as_tensor(values @ slope)[None], LAYOUT)[0].numpy()
@@ -126,7 +128,7 @@ def test_plans_move_to_where_the_reward_is_highest():
     rng, best = np.random.default_rng(5), np.array([27.0, 6.9])
     for _ in range(600):
         center = logits[:, 0].argmax(-1)
-        found = change_plans(center.numpy(), EDIT_GOAL, rng, CHANGES)
+        found = change_plans(center.numpy(), EDIT_GOAL, rng, PAIRS, CHANGES)
         end = LAYOUT.decode(found.plans)[:, :, -1]
         reward = torch.as_tensor(np.exp(-0.1 * ((end - best) ** 2).sum(-1)), dtype=torch.float32)
         log_probs = logits.log_softmax(-1)
@@ -141,7 +143,7 @@ def test_plans_move_to_where_the_reward_is_highest():
 def policy_of(net, batch, config=CONFIG):
     greedy = plan_policy.decode_greedily(net, batch, RULES, config)
     states, credited = plan_policy.credited_states(greedy, net.config.layout, config)
-    changed = change_plans(greedy.plans[:, 0].numpy(), net.config.layout, np.random.default_rng(0), CHANGES)
+    changed = change_plans(greedy.plans[:, 0].numpy(), net.config.layout, np.random.default_rng(0), PAIRS, CHANGES)
     reward = torch.rand(changed.plans.shape[:2], generator=torch.Generator().manual_seed(1))
     gradient = reward_gradient(changed, reward, net.config.layout)[:, None] * credited
     goal_reward = reward[:, : greedy.plans.shape[1]]
@@ -185,7 +187,7 @@ def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
     assert plan_policy.decode_greedily(net, cached, RULES, config).plans.equal(greedy.plans)
     found = []
     for batch in (plain, cached):
-        loss = PlanLosses(net, LossConfig(aux_perception=0.0), config, CHANGES, RULES, torch.Generator().manual_seed(0))
+        loss = PlanLosses(net, LossConfig(aux_perception=0.0), config, PLANS, RULES, torch.Generator().manual_seed(0))
         net.zero_grad()
         values = loss(batch, policy)
         values["loss"].backward()

@@ -15,33 +15,33 @@ from reflectdrive_ros.scoring import drivable
 
 
 def test_without_an_oracle_only_images_and_route_are_known():
-    seen = observe(scene(), "route")
-    assert seen.agents is None
-    assert seen.drivable is None
-    assert len(seen.cameras) == 6
-    assert len(seen.route) > 2
+    observation = observe(scene(), "route")
+    assert observation.agents is None
+    assert observation.drivable is None
+    assert len(observation.cameras) == 6
+    assert len(observation.route) > 2
 
 
 def test_with_words_alone_there_is_no_route_either():
-    seen, without = observe(scene(), "route"), observe(scene(), "words")
+    observation, without = observe(scene(), "route"), observe(scene(), "words")
     assert len(without.route) == 0
     assert without.agents is None
-    assert (without.command, without.instruction) == (seen.command, seen.instruction)
+    assert (without.command, without.instruction) == (observation.command, observation.instruction)
 
 
 def test_with_constant_velocity_the_others_and_the_road_are_known_but_no_future():
-    seen = observe(scene(), "objects")
-    assert seen.agents.predicted_poses is None
-    assert drivable.clearances(seen.drivable, np.zeros(2)) > 1.0
+    observation = observe(scene(), "objects")
+    assert observation.agents.predicted_poses is None
+    assert drivable.clearances(observation.drivable, np.zeros(2)) > 1.0
 
 
 def test_the_logged_futures_are_those_that_came():
     one = scene(agents=6)
-    told = kinematics.forecast(observe(one, "logged").agents, 0.5, 10)
+    forecast = kinematics.forecast(observe(one, "logged").agents, 0.5, 10)
     there = one.tracks.present[:, NOW]
     whole = one.tracks.present[there, NOW:].all(axis=1)
     came = one.tracks.poses[there, NOW::5]
-    np.testing.assert_allclose(told.poses[whole], came[whole], atol=1e-9)
+    np.testing.assert_allclose(forecast.poses[whole], came[whole], atol=1e-9)
 
 
 def test_who_leaves_the_scene_goes_straight_on():

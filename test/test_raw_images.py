@@ -19,27 +19,27 @@ INSIDE = [(slice(y + 3, y + 9), slice(x + 3, x + 13)) for y in (0, 12) for x in 
 
 
 def message(encoding, data, step=None, big_endian=False, height=HEIGHT, width=WIDTH):
-    made = Image(encoding=encoding, height=height, width=width, is_bigendian=int(big_endian))
-    made.step = step or len(data.tobytes()) // height
-    made.data = array("B", data.tobytes())
-    return made
+    image = Image(encoding=encoding, height=height, width=width, is_bigendian=int(big_endian))
+    image.step = step or len(data.tobytes()) // height
+    image.data = array("B", data.tobytes())
+    return image
 
 
 def mosaic(pattern):
     """(H, W) what a sensor measures behind colour filters in 2 x 2 cells, named by rows: rggb is R G / G B."""
-    found = np.zeros((HEIGHT, WIDTH), np.uint8)
-    for place, colour in enumerate(pattern):
-        y, x = divmod(place, 2)
-        found[y::2, x::2] = SCENE[y::2, x::2, "rgb".index(colour)]
-    return found
+    values = np.zeros((HEIGHT, WIDTH), np.uint8)
+    for position, colour in enumerate(pattern):
+        y, x = divmod(position, 2)
+        values[y::2, x::2] = SCENE[y::2, x::2, "rgb".index(colour)]
+    return values
 
 
 def yuv():
     """(H, W, 3) Y, U, V of BT.601, limited range, from its definition."""
     red, green, blue = (SCENE[..., channel].astype(float) / 255 for channel in range(3))
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
-    found = [16 + 219 * luma, 128 + 224 * (blue - luma) / 1.772, 128 + 224 * (red - luma) / 1.402]
-    return np.round(np.stack(found, axis=-1)).astype(np.uint8)
+    channels = [16 + 219 * luma, 128 + 224 * (blue - luma) / 1.772, 128 + 224 * (red - luma) / 1.402]
+    return np.round(np.stack(channels, axis=-1)).astype(np.uint8)
 
 
 def packed(order):
@@ -59,8 +59,8 @@ def semi_planar(order):
 
 def assert_scene(pixels, tolerance):
     assert (pixels.shape, pixels.dtype) == ((HEIGHT, WIDTH, 3), np.uint8)
-    for place in INSIDE:
-        np.testing.assert_allclose(pixels[place].astype(int), SCENE[place].astype(int), atol=tolerance)
+    for region in INSIDE:
+        np.testing.assert_allclose(pixels[region].astype(int), SCENE[region].astype(int), atol=tolerance)
 
 
 @pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
@@ -115,12 +115,12 @@ def test_missing_bytes_are_refused_in_every_encoding(encoding):
 def test_tiny_images_are_read_or_refused_in_a_sentence(encoding, size):
     height, width = size
     layout = ENCODINGS[encoding]
-    made = message(encoding, np.full(64, 9, np.uint8), step=width * layout.pixel_bytes, height=height, width=width)
+    image = message(encoding, np.full(64, 9, np.uint8), step=width * layout.pixel_bytes, height=height, width=width)
     if (layout.pairs and width % 2) or (layout.semi_planar and height % 2):
         with pytest.raises(BadMessage, match="in pairs, but"):
-            image_decoding.raw_pixels(made, "front")
+            image_decoding.raw_pixels(image, "front")
     else:
-        assert image_decoding.raw_pixels(made, "front").shape == (height, width, 3)
+        assert image_decoding.raw_pixels(image, "front").shape == (height, width, 3)
 
 
 def test_an_odd_height_of_semi_planar_is_refused():

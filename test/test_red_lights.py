@@ -14,7 +14,7 @@ def lights_line(inputs, seconds):
 
 def test_a_red_light_is_forgotten_a_minute_after_the_last_message_and_a_warning_counts_down(write_map):
     inputs = car(write_map())
-    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     for seconds, left in ((2.5, 58), (31.0, 30), (60.5, 0)):
         assert state_at(inputs, seconds) is RED
         line = lights_line(inputs, seconds)
@@ -22,28 +22,28 @@ def test_a_red_light_is_forgotten_a_minute_after_the_last_message_and_a_warning_
         assert f"1 groups that were red count as red for {left} s more without messages" in line.message
     assert state_at(inputs, 61.1) is UNKNOWN
     assert lights_line(inputs, 61.1).level is Level.WARN
-    inputs.put("lights", groups(62.0, lamp(RED)), ns(62.0))
+    inputs.store.put("lights", groups(62.0, lamp(RED)), ns(62.0))
     assert state_at(inputs, 62.1) is RED
 
 
 def test_while_messages_come_a_red_light_that_they_do_not_mention_stays_red(write_map):
     """A car that waits close to the line may not see its light."""
     inputs = car(write_map())
-    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     for k in range(1, 19):
-        inputs.put("lights", groups(1.0 + 10.0 * k), ns(1.0 + 10.0 * k))
+        inputs.store.put("lights", groups(1.0 + 10.0 * k), ns(1.0 + 10.0 * k))
         assert state_at(inputs, 1.0 + 10.0 * k) is RED
     assert "more without messages" not in lights_line(inputs, 181.0).message
 
 
 def states_after(inputs, jump_m, *seconds, again=None):
     """What a car sees that saw red at 1.0 s and moved by `jump_m` from 1.5 to 1.6 s; `again`: it sees red again."""
-    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     snapshot_at(inputs, 1.5, x=40.0)
     states = []
     for when in (1.6, *seconds):
         if again is not None and when >= again:
-            inputs.put("lights", groups(again, lamp(RED)), ns(again))
+            inputs.store.put("lights", groups(again, lamp(RED)), ns(again))
         lights = snapshot_at(inputs, when, x=40.0 + jump_m).observation.traffic_lights
         states.append(LightState(int(lights.states[lights.ids.tolist().index(JUNCTION)])))
     return states

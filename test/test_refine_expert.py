@@ -9,7 +9,7 @@ from lightning_fabric import Fabric
 from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
 from tiny_training import NEVER, Silent, network, scenes_ready, two_sets  # noqa: F401
 
-from reflectdrive_ros.core.config import ConfigError, ScoringConfig
+from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.tokens import DRIVEFINE, Axis, TokenLayout
 from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model import checkpoint
@@ -245,10 +245,10 @@ def test_a_target_that_is_better_than_all_drafts_corrects_them_all():
 
 def test_the_online_loss_is_the_policy_gradient_and_is_clipped():
     log_probs = torch.tensor([[[[-1.0, -2.0]]]], requires_grad=True)
-    online_loss(log_probs, log_probs.detach(), torch.tensor([[[0.5]]]), 0.2).backward()
+    online_loss(log_probs, log_probs.detach(), torch.tensor([[[0.5]]])).backward()
     torch.testing.assert_close(log_probs.grad, torch.full((1, 1, 1, 2), -0.25))
     far = (log_probs.detach() + 1.0).requires_grad_()
-    online_loss(far, log_probs.detach(), torch.tensor([[[0.5]]]), 0.2).backward()
+    online_loss(far, log_probs.detach(), torch.tensor([[[0.5]]])).backward()
     assert (far.grad == 0.0).all()
 
 
@@ -284,7 +284,7 @@ def trained(scenes, out, sets, asked, updates=None):
     out.mkdir()
     job = TokenJob(config, net, scenes, None, out, {"train": "sets"})
     reporter, fabric = Silent(), Fabric(accelerator="cpu", devices=1)
-    with RewardPool(sets[0], scenes, PlanScorer(net.layout, ScoringConfig()), 1) as pool:
+    with RewardPool(sets[0], scenes, PlanScorer(net.layout), 1) as pool:
         refine.train(job, fabric, reporter, pool if asked.needs_rewards else None, lambda: False)
     return net, reporter
 
@@ -308,10 +308,12 @@ def test_a_run_trains_the_expert_and_nothing_else(sets, scenes, tmp_path, asked)
     assert np.isnan(reporter.rows[0]["best"]) == (not asked.needs_rewards)
 
 
-def test_a_reward_toy_is_learned_by_the_expert():
+def test_a_reward_toy_is_learned_by_the_expert(monkeypatch):
     """The reward is 1 for token 60 at place 3: after training the expert writes it into every draft."""
+    monkeypatch.setattr(refine, "TEMPERATURE", 1.0)
+    monkeypatch.setattr(refine, "DRAFT_ROUNDS", 1)
     net = refined()
-    config = Asked(drafts=4, samples=8, supervised=0.0, online=1.0, temperature=1.0, draft_rounds=1)
+    config = Asked(drafts=4, samples=8, supervised=0.0, online=1.0)
     losses = RefineLosses(net, config)
     optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.05)
     batch = type("Batch", (), {"clean": torch.full((2, 24), 50)})

@@ -177,11 +177,11 @@ def test_a_doubtful_plan_is_made_anew(change, reason):
     assert reason in why
 
 
-def test_a_plan_that_the_car_does_not_follow_is_made_anew():
+def test_a_plan_that_the_car_does_not_follow_is_made_anew(monkeypatch):
+    monkeypatch.setattr(reflectdrive2, "MAX_DEVIATION_M", 0.2)
     # the car does what its odometry says and goes on, where the plan has it brake as hard as it can
     fast, network = seen(speed=15.0), KnownWays(arc_way(speed=1.0, curvature=0.0))
-    patient = replace(Settings(), max_deviation_m=0.2)
-    _, (plan, state) = drive(network, [fast, later(fast, 0.3)], patient)
+    _, (plan, state) = drive(network, [fast, later(fast, 0.3)], Settings())
     assert plan.step is StepKind.FULL
     assert state.memory.full_step_reason == "the car is 0.4 m from where the last plan has it"
 
@@ -255,9 +255,11 @@ def network():
     return TorchNetwork(tiny_net(words=WORDS, text_vocabulary=64, text_length=16))
 
 
-def test_a_real_network_drives_the_same_recipe(network):
+def test_a_real_network_drives_the_same_recipe(network, monkeypatch):
+    monkeypatch.setattr(reflectdrive2, "LOW_CONFIDENCE", 0.0)
+    monkeypatch.setattr(reflectdrive2, "MAX_DEVIATION_M", 1e3)
     scenes = frames(3, scene=seen(agents=cars()))
-    plans = drive(network, scenes, Settings(low_confidence=0.0, max_deviation_m=1e3))
+    plans = drive(network, scenes, Settings())
     assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE, StepKind.FULL]
     for plan, _ in plans:
         assert plan.tokens.shape == (16,)
@@ -266,7 +268,7 @@ def test_a_real_network_drives_the_same_recipe(network):
     assert len(plans[0][0].scores) == len(plans[0][0].candidates) + 1
     assert list(plans[0][0].scores[1:]) == sorted(plans[0][0].scores[1:], reverse=True)
     assert plans[1][0].candidates == ()
-    again = drive(network, scenes, Settings(low_confidence=0.0, max_deviation_m=1e3))
+    again = drive(network, scenes, Settings())
     for (plan, _), (same, _) in zip(plans, again, strict=True):
         assert plan.trajectory.poses.tobytes() == same.trajectory.poses.tobytes()
 

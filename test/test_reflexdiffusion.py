@@ -8,7 +8,6 @@ from scenes import cars, config, observation, straight_route
 from tiny_denoiser import normalized
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import Verdict
 from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.core.recipe_config import ReflexDiffusionConfig
@@ -98,9 +97,10 @@ def test_a_route_beside_the_car_is_an_error_of_a_network_of_frenet_coordinates()
         plan(RouteDenoiser(), route=aside)
 
 
-def test_guidance_of_one_is_the_conditional_path_to_the_last_bit():
+def test_guidance_of_one_is_the_conditional_path_to_the_last_bit(monkeypatch):
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.0)
     alone, _ = plan(LinearDenoiser())
-    with_both, _ = plan(LinearDenoiser(), replace(OFF, guidance=1.0, reflection=True, confidence_min=0.0))
+    with_both, _ = plan(LinearDenoiser(), replace(OFF, guidance=1.0, reflection=True))
     np.testing.assert_array_equal(alone.trajectory.poses, with_both.trajectory.poses)
 
 
@@ -121,11 +121,14 @@ def test_guided_is_the_published_mixture():
     np.testing.assert_array_equal(guided(both[:1], 0.5), conditional)
 
 
-def test_reflection_off_is_the_base_sampler_to_the_last_bit():
+def test_reflection_off_is_the_base_sampler_to_the_last_bit(monkeypatch):
     settings = replace(OFF, guidance=0.9)
     off, _ = plan(LinearDenoiser(), settings)
-    never, memory = plan(LinearDenoiser(), replace(settings, reflection=True, confidence_min=0.0))
-    none_left, _ = plan(LinearDenoiser(), replace(settings, reflection=True, confidence_min=1.0, reflections_max=0))
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.0)
+    never, memory = plan(LinearDenoiser(), replace(settings, reflection=True))
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 1.0)
+    monkeypatch.setattr(reflexdiffusion, "REFLECTIONS_MAX", 0)
+    none_left, _ = plan(LinearDenoiser(), replace(settings, reflection=True))
     np.testing.assert_array_equal(off.trajectory.poses, never.trajectory.poses)
     np.testing.assert_array_equal(off.trajectory.poses, none_left.trajectory.poses)
     assert memory.reflections == ()
@@ -194,8 +197,9 @@ def test_a_reflection_that_lowers_the_confidence_is_undone():
     assert [each.accepted for each in (*worse.reflections, *better.reflections)] == [False, True]
 
 
-def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited():
-    settings = replace(ReflexDiffusionConfig(), reflections_max=2)
+def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited(monkeypatch):
+    monkeypatch.setattr(reflexdiffusion, "REFLECTIONS_MAX", 2)
+    settings = ReflexDiffusionConfig()
     step = step_of(9)
     assert reflector([], settings)(step, 9) is step
     assert reflector([0.8], settings)(step_of(2), 2).futures is not None
@@ -205,10 +209,11 @@ def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is
     assert len(busy.reflections) == 2
 
 
-def test_an_unconfident_plan_is_reflected_and_reported():
+def test_an_unconfident_plan_is_reflected_and_reported(monkeypatch):
+    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.95)
     made, memory = plan(
         LinearDenoiser(with_all=future(8.0, 0.25)),
-        replace(OFF, guidance=0.9, reflection=True, confidence_min=0.95),
+        replace(OFF, guidance=0.9, reflection=True),
     )
     assert memory.reflections
     assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory.reflections)
@@ -221,14 +226,6 @@ def test_the_sampler_evaluates_the_network_once_per_step_and_once_more():
     assert len(network.calls) == 11
     assert network.calls[-1][1] == pytest.approx(END_TIME)
     assert {context for context, _ in network.calls} == {1}  # no condition is dropped where nothing needs it
-
-
-def test_noise_is_the_same_in_every_step_and_changes_the_plan():
-    settings = replace(OFF, noise=1.0)
-    one, again = (plan(LinearDenoiser(share=0.9), settings)[0].trajectory.poses for _ in range(2))
-    quiet = plan(LinearDenoiser(share=0.9))[0].trajectory.poses
-    np.testing.assert_array_equal(one, again)
-    assert np.abs(one - quiet).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -247,11 +244,6 @@ def test_what_cannot_plan_says_why(network, settings, sentence):
 def test_a_car_without_a_route_gets_a_sentence():
     with pytest.raises(PlanningError, match=r"Observation\.route is empty"):
         plan(LinearDenoiser(), route=np.zeros((0, 3)))
-
-
-def test_an_unknown_sampler_is_refused():
-    with pytest.raises(ConfigError, match="expected dpm or ddim"):
-        ReflexDiffusionConfig(sampler="euler")
 
 
 # --- what follows the network ----------------------------------------------------------------------------------------

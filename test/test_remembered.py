@@ -13,21 +13,21 @@ from reflectdrive_ros.planning.planner import Prefilled
 class Counting:
     """A network whose answers tell the scene and how often it was asked."""
 
-    asked: list = field(default_factory=list)
+    calls: list = field(default_factory=list)
 
     def prefill(self, inputs):
         raise AssertionError("not asked here")
 
     def prefill_goal(self, inputs):
-        self.asked.append("prefill")
+        self.calls.append("prefill")
         return Prefilled(object(), np.full((1, 4), inputs.arrays["images"][0]), np.zeros(1), np.ones(1, bool))
 
     def step(self, context, actions, limit, edit):
-        self.asked.append(("step", limit, edit))
+        self.calls.append(("step", limit, edit))
         return actions + limit, np.ones(actions.shape)
 
     def draft(self, context, actions, limits):
-        self.asked.append(("draft", limits))
+        self.calls.append(("draft", limits))
         return actions + sum(limits), np.ones(actions.shape)
 
     kind, capabilities = "token", frozenset({"goals"})
@@ -40,29 +40,29 @@ def scene(number):
 def test_the_same_question_about_a_scene_is_asked_once():
     counting = Counting()
     network = remembering(counting)
-    known = network.prefill_goal(scene(1))
-    assert network.prefill_goal(scene(1)) is known
-    first, again = (network.draft(known.context, known.actions, (2, 1))[0] for _ in range(2))
+    prefilled = network.prefill_goal(scene(1))
+    assert network.prefill_goal(scene(1)) is prefilled
+    first, again = (network.draft(prefilled.context, prefilled.actions, (2, 1))[0] for _ in range(2))
     np.testing.assert_array_equal(first, again)
     first[:] = 0
-    assert (network.draft(known.context, known.actions, (2, 1))[0] == 4).all()
-    network.step(known.context, known.actions, 0, True)
-    network.step(known.context, known.actions, 3, False)
-    assert counting.asked == ["prefill", ("draft", (2, 1)), ("step", 0, True), ("step", 3, False)]
+    assert (network.draft(prefilled.context, prefilled.actions, (2, 1))[0] == 4).all()
+    network.step(prefilled.context, prefilled.actions, 0, True)
+    network.step(prefilled.context, prefilled.actions, 3, False)
+    assert counting.calls == ["prefill", ("draft", (2, 1)), ("step", 0, True), ("step", 3, False)]
     assert network.capabilities == counting.capabilities
 
 
 def test_another_scene_and_another_context_are_asked_anew():
     counting = Counting()
     network = remembering(counting)
-    known = network.prefill_goal(scene(1))
-    network.step(known.context, known.actions, 0, True)
+    prefilled = network.prefill_goal(scene(1))
+    network.step(prefilled.context, prefilled.actions, 0, True)
     other = network.prefill_goal(scene(2))
-    network.step(other.context, known.actions, 0, True)
-    network.step(known.context, known.actions, 0, True)
-    network.step(known.context, known.actions, 0, True)
-    assert counting.asked.count("prefill") == 2
-    assert counting.asked.count(("step", 0, True)) == 4
+    network.step(other.context, prefilled.actions, 0, True)
+    network.step(prefilled.context, prefilled.actions, 0, True)
+    network.step(prefilled.context, prefilled.actions, 0, True)
+    assert counting.calls.count("prefill") == 2
+    assert counting.calls.count(("step", 0, True)) == 4
 
 
 def test_a_network_without_a_prompt_is_left_as_it_is():

@@ -14,6 +14,7 @@ from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import RepairConfig, VehicleConfig
 from reflectdrive_ros.core.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.planning import repair
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
 from reflectdrive_ros.planning.repair import (
@@ -26,6 +27,7 @@ from reflectdrive_ros.planning.repair import (
     repair_points,
     run_repair,
 )
+from reflectdrive_ros.scoring import safety
 from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
 from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
@@ -149,7 +151,7 @@ def test_a_safe_plan_is_left_alone():
 def test_pairs_that_no_car_can_follow_come_after_all_that_one_can(ahead_m, place):
     """Though they lie further from the car that stands ahead."""
     known = known_of(observation(8.0, agents=cars((ahead_m, 0, 0, 0))))
-    found = best_pairs(straight(8.0), place, set(), 0.0, known, LAYOUT, plain, RepairConfig())
+    found = best_pairs(straight(8.0), place, set(), 0.0, known, LAYOUT, plain)
     assert len(found) == ANCHORS
     assert (limit_violation(known, poses_on_road(plain(found), known.road)) == 0.0).all()
 
@@ -433,18 +435,21 @@ def test_without_a_route_it_is_repaired_all_the_same():
     assert repaired(straight(8.0), known).safe
 
 
-def test_iterations_and_the_ball_are_what_is_asked_for():
+def test_iterations_are_what_is_asked_for_and_the_ball_that_of_the_constant(monkeypatch):
     known = known_of(narrow(0.0))
     assert repaired(straight(7.0), known, iterations=0).iterations == 0
     assert repaired(straight(7.0), known, iterations=2).iterations <= 2
-    still = repaired(straight(7.0), known, delta=0)
+    monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
+    still = repaired(straight(7.0), known)
     assert still.iterations <= POINTS + 1  # nothing near any waypoint: given up
     np.testing.assert_array_equal(still.ids, straight(7.0))
 
 
-def test_in_a_hurry_one_iteration_is_made_and_no_other_begun():
+def test_in_a_hurry_one_iteration_is_made_and_no_other_begun(monkeypatch):
     known = known_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    settings = RepairConfig(delta=0, max_stalled_iterations=5, iterations=9)
+    monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
+    monkeypatch.setattr(repair, "MAX_STALLED_ITERATIONS", 5)
+    settings = RepairConfig(iterations=9)
     patient = run_plain(straight(8.0), known, redraw, settings)
     gone = iter((0.3, 0.55))  # when it begins the first, and when it might begin the second
     hurried = run_plain(straight(8.0), known, redraw, settings, lambda: next(gone))
@@ -484,12 +489,13 @@ def driven_now(scene, points):
 
 
 @pytest.mark.parametrize("ahead_m", [12.0, 16.0, 20.0])
-def test_it_stops_before_an_agent_with_the_gap_that_is_asked_for(ahead_m):
+def test_it_stops_before_an_agent_with_the_gap_of_the_constant(ahead_m, monkeypatch):
     """A car that stands across the whole road; `ahead_m` from rear axle to its side."""
     wall = Agents(np.array([[ahead_m + 1.0, 0.0, 0.0]]), np.zeros((1, 2)), np.array([[2.0, 30.0]]), [AgentKind.VEHICLE])
     rests = []
     for gap_m in (0.0, 1.0):
-        known = known_of(observation(5.0, agents=wall), repair__stop_gap_m=gap_m)
+        monkeypatch.setattr(safety, "AGENT_GAP_M", gap_m)
+        known = known_of(observation(5.0, agents=wall))
         found = repaired(straight(5.0), known, iterations=9)
         assert found.safe
         vehicle = known.config.vehicle
@@ -509,8 +515,9 @@ def test_where_less_than_the_gap_is_free_ahead_the_rest_of_it_counts_and_the_age
     assert safety_of(known, plain(straight(2.0))).worst[0] < SAFE
 
 
-def test_beside_an_agent_the_gap_ahead_does_not_count():
-    known = known_of(observation(5.0, agents=cars((14.0, 3.0, 0.0, 0.0))), repair__stop_gap_m=5.0)
+def test_beside_an_agent_the_gap_ahead_does_not_count(monkeypatch):
+    monkeypatch.setattr(safety, "AGENT_GAP_M", 5.0)
+    known = known_of(observation(5.0, agents=cars((14.0, 3.0, 0.0, 0.0))))
     assert safety_of(known, plain(straight(5.0))).worst[0] == SAFE
 
 

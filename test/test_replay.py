@@ -30,22 +30,22 @@ HERE = Path(__file__).parent
 
 
 def test_items_made_ahead_come_in_order_by_one_other_thread_and_end_with_their_own_fault():
-    made, threads = [], set()
+    produced, threads = [], set()
 
     def items():
         for number in range(5):
-            made.append(number)
+            produced.append(number)
             threads.add(threading.current_thread())
             yield number
         raise BagError("the bag ends here")
 
-    found, ahead = [], prefetch_items(items(), 2)
+    consumed, ahead = [], prefetch_items(items(), 2)
     for _ in range(5):
-        found.append(next(ahead))
-        assert len(made) <= len(found) + 2
+        consumed.append(next(ahead))
+        assert len(produced) <= len(consumed) + 2
     with pytest.raises(BagError, match="ends here"):
         next(ahead)
-    assert found == made == list(range(5))
+    assert consumed == produced == list(range(5))
     assert len(threads) == 1
     assert threading.current_thread() not in threads
 
@@ -81,15 +81,15 @@ def straight(pandaset, tmp_path_factory):
     golden["speeds"][7, 3] += 0.01
     np.savez(folder / "golden.npz", **golden)
     words = ["--no-report", "--planner", "constant_velocity", "--golden", str(folder / "golden.npz")]
-    with contextlib.redirect_stderr(io.StringIO()) as said:
+    with contextlib.redirect_stderr(io.StringIO()) as errors:
         code, numbers = replayed(pandaset, folder / "out", *words)
-    return code, numbers, said.getvalue()
+    return code, numbers, errors.getvalue()
 
 
 def test_a_changed_plan_shows_against_the_golden_and_no_other_does(straight):
-    code, _, said = straight
+    code, _, errors = straight
     assert code == 1
-    (_, differences) = " ".join(said.split()).split("speeds: 1 of 79 plans differ by up to 0.01")
+    (_, differences) = " ".join(errors.split()).split("speeds: 1 of 79 plans differ by up to 0.01")
     assert "differ" not in differences
 
 
@@ -138,9 +138,9 @@ def test_a_bag_whose_name_is_not_utf_8_is_replayed_with_a_report(comma, tmp_path
     assert b"<title>reflectdrive replay: route_follower on b\xffg" in (tmp_path / "out" / "report.html").read_bytes()
 
 
-@pytest.mark.parametrize("way", [(), pytest.param(("--node",), marks=pytest.mark.dds)])
-def test_the_driven_path_can_be_the_route(comma, tmp_path, way):
-    words = ["--setting", "cameras.required=false", "--route", "driven", "--no-report", "--duration", "3", *way]
+@pytest.mark.parametrize("options", [(), pytest.param(("--node",), marks=pytest.mark.dds)])
+def test_the_driven_path_can_be_the_route(comma, tmp_path, options):
+    words = ["--setting", "cameras.required=false", "--route", "driven", "--no-report", "--duration", "3", *options]
     code, numbers = replayed(comma, tmp_path, *words)
     assert code == 0
     assert numbers["route"] == "driven"
@@ -177,10 +177,10 @@ def test_a_planner_may_be_kept_from_the_objects_by_which_its_plans_are_still_sco
 )
 def test_what_cannot_be_used_is_one_sentence_and_exit_code_two(comma, tmp_path, capsys, words, sentence):
     code, _ = replayed(comma, tmp_path, *words)
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert code == 2
-    assert sentence in said
-    assert "Traceback" not in said
+    assert sentence in errors
+    assert "Traceback" not in errors
 
 
 def test_a_missing_bag_is_one_sentence(tmp_path, capsys):
@@ -196,9 +196,9 @@ def test_a_truncated_bag_gives_what_can_be_recovered_and_says_so(pandaset, tmp_p
     with file.open("r+b") as handle:
         handle.truncate(file.stat().st_size // 2)
     code, numbers = replayed(broken, tmp_path / "out", "--no-report")
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     assert code == 0
-    assert "recovered" in said
+    assert "recovered" in errors
     assert 20 < numbers["plans"] < 60
 
 
@@ -240,9 +240,9 @@ def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tin
 )
 def test_a_model_that_cannot_be_used_is_one_sentence(comma, tmp_path, tiny_model, capsys, words, sentence):  # noqa: F811
     code, _ = replayed(comma, tmp_path, *(word.replace("{model}", str(tiny_model.file)) for word in words))
-    (said,) = capsys.readouterr().err.strip().splitlines()
+    (error,) = capsys.readouterr().err.strip().splitlines()
     assert code == 2
-    assert sentence in said
+    assert sentence in error
 
 
 def packed(**arrays):
@@ -270,9 +270,9 @@ def test_a_golden_that_is_none_is_one_sentence_before_the_work(comma, tmp_path, 
     (tmp_path / "golden.npz").write_bytes(content)
     code, _ = replayed(comma, tmp_path / "out", "--golden", str(tmp_path / "golden.npz"))
     assert code == 2
-    said = capsys.readouterr().err
-    assert "golden.npz cannot be read (" in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert "golden.npz cannot be read (" in errors
+    assert errors.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -297,9 +297,9 @@ def test_a_golden_that_is_a_device_is_refused(tmp_path):
 def test_files_to_write_or_compare_are_checked_before_the_work(comma, tmp_path, capsys, words, sentence):
     before = sorted(comma.parent.rglob("*"))
     code, _ = replayed(comma, tmp_path / "out", *(word.replace("{bag}", str(comma)) for word in words))
-    (said,) = capsys.readouterr().err.strip().splitlines()
+    (error,) = capsys.readouterr().err.strip().splitlines()
     assert code == 2
-    assert sentence in said
+    assert sentence in error
     assert not (tmp_path / "out").exists()
     assert sorted(comma.parent.rglob("*")) == before
 

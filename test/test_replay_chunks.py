@@ -63,27 +63,27 @@ def test_of_a_long_drive_some_plans_are_drawn_and_all_are_counted(pandaset, thre
     _, numbers = replayed(pandaset, tmp_path / "legs", "--duration", "3")
     assert numbers["plans"] == whole["plans"] == 29
     assert numbers["latency_ms"].keys() == whole["latency_ms"].keys()
-    shown, all_of_them = (embedded(out / "report.html") for out in (tmp_path / "legs", folder))
-    assert [entry["t"] for entry in shown["frames"]] == [entry["t"] for entry in all_of_them["frames"]][::4]
-    assert "8 of 29 plans are drawn" in shown["origin"]
-    assert 2 <= len(shown["images"]) <= 4
-    assert 25 <= len(shown["driven"]["t"]) <= 50
+    decimated, all_of_them = (embedded(out / "report.html") for out in (tmp_path / "legs", folder))
+    assert [entry["t"] for entry in decimated["frames"]] == [entry["t"] for entry in all_of_them["frames"]][::4]
+    assert "8 of 29 plans are drawn" in decimated["origin"]
+    assert 2 <= len(decimated["images"]) <= 4
+    assert 25 <= len(decimated["driven"]["t"]) <= 50
 
 
 def test_images_are_made_for_a_report_alone_and_change_no_number(pandaset, three_seconds, tmp_path, monkeypatch):
     with_report, folder = three_seconds
-    asked = []
-    monkeypatch.setattr(chunks.BagCameras, "images", lambda *of: asked.append(of))
+    calls = []
+    monkeypatch.setattr(chunks.BagCameras, "images", lambda *of: calls.append(of))
     _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "3", "--no-report")
-    assert not asked
+    assert not calls
     assert settled(without) == settled(with_report)
     assert rows(tmp_path / "numbers") == rows(folder)
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
 def test_evenly_is_every_nth(most):
-    kept = DecimatingBuffer(most)
+    buffer = DecimatingBuffer(most)
     for number in range(1000):
-        kept.add(number)
-        assert kept.kept == list(range(0, number + 1, kept.stride))
-        assert (number < most and len(kept.kept) == number + 1) or most // 2 <= len(kept.kept) <= most
+        buffer.add(number)
+        assert buffer.items == list(range(0, number + 1, buffer.stride))
+        assert (number < most and len(buffer.items) == number + 1) or most // 2 <= len(buffer.items) <= most

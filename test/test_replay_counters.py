@@ -3,17 +3,17 @@
 from reflectdrive_ros.replay.counters import MESSAGES_MAX, MessageCounter
 
 
-def counted(*said):
-    sentences = MessageCounter()
-    for sentence in said:
-        sentences.add(sentence)
-    return sentences.counted()
+def counted(*sentences):
+    counter = MessageCounter()
+    for sentence in sentences:
+        counter.add(sentence)
+    return counter.counted()
 
 
 def test_sentences_that_differ_in_numbers_are_one_with_their_range():
     turns = "the plan turns with a curvature of {} 1/m, allowed 0.35 1/m"
-    found = counted(turns.format("0.41"), "a full step is due", turns.format("1.5"), turns.format("0.6"))
-    assert found == {turns.format("0.41 to 1.5"): 3, "a full step is due": 1}
+    counts = counted(turns.format("0.41"), "a full step is due", turns.format("1.5"), turns.format("0.6"))
+    assert counts == {turns.format("0.41 to 1.5"): 3, "a full step is due": 1}
 
 
 def test_a_number_that_is_always_the_same_is_told_as_it_is():
@@ -23,6 +23,6 @@ def test_a_number_that_is_always_the_same_is_told_as_it_is():
 
 def test_no_more_are_told_than_are_read():
     words = [chr(ord("a") + k % 26) * (1 + k // 26) for k in range(2 * MESSAGES_MAX)]
-    found = counted(*words, *words[-3:])
-    assert len(found) == MESSAGES_MAX
-    assert list(found)[:3] == words[-3:]
+    counts = counted(*words, *words[-3:])
+    assert len(counts) == MESSAGES_MAX
+    assert list(counts)[:3] == words[-3:]

@@ -71,7 +71,7 @@ def test_every_field_of_the_total_is_explained(followed):
     assert fields - explained_fields() == {"name", "state"}  # which are told as bags[].name and bags[].state
 
 
-def shown(percent):
+def cell(percent):
     return "-" if percent is None else f"{percent:.0f}"
 
 
@@ -81,7 +81,7 @@ def test_the_page_leads_to_every_report_and_fetches_nothing(followed):
     for one in numbers["bags"]:
         assert f'href="{one["name"]}/report.html"' in page
         assert (out / one["name"] / "report.html").exists()
-        assert f"<td>{' / '.join(shown(one['scored'][name]) for name in ('nc', 'dac', 'pdms'))}</td>" in page
+        assert f"<td>{' / '.join(cell(one['scored'][name]) for name in ('nc', 'dac', 'pdms'))}</td>" in page
     assert "http" not in page
     assert "__" not in page
     assert "Not replayed" in page
@@ -96,8 +96,8 @@ def test_a_bag_among_others_is_replayed_as_alone(followed, bags, tmp_path):
     among = (followed[2] / "monday-drive" / "plans.csv").read_text().splitlines()
     rows = (tmp_path / "plans.csv").read_text().splitlines()
     time = rows[0].split(",").index("latency_ms")
-    told, told_among = ([row.split(",") for row in some] for some in (rows, among))
-    assert [row[:time] + row[time + 1 :] for row in told] == [row[:time] + row[time + 1 :] for row in told_among]
+    cells, cells_among = ([row.split(",") for row in some] for some in (rows, among))
+    assert [row[:time] + row[time + 1 :] for row in cells] == [row[:time] + row[time + 1 :] for row in cells_among]
 
 
 def test_what_is_done_is_kept_what_is_touched_or_half_done_is_done_again(followed, bags, tmp_path):
@@ -180,16 +180,16 @@ def test_replays_are_compared_bag_by_bag(followed, tmp_path, capsys):
     out = followed[2]
     file = tmp_path / "numbers.json"
     assert main(["compare", str(out), str(out), "--json", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "no difference shown between A and B" in said
+    output = capsys.readouterr().out
+    assert "no difference shown between A and B" in output
     stretches = "from 6 clusters on: 6 stretches of 10 s that both replays planned, within one bag or several"
-    assert f"{stretches}, or 8 bags" in said
+    assert f"{stretches}, or 8 bags" in output
     numbers = json.loads(file.read_text())
     assert numbers["bags"] == ["monday-drive", "tuesday-drive"]
     for measure in numbers["measures"].values():
         assert (measure["difference"], measure["shown"]) == (0.0, False)
         assert measure["difference_95"] is measure["p"] is None  # two blocks of 6 s
-    assert re.search(r"^ *ADE m .* - +- +too few clusters *$", said, re.MULTILINE)
+    assert re.search(r"^ *ADE m .* - +- +too few clusters *$", output, re.MULTILINE)
 
 
 @pytest.mark.parametrize("missing", ["plans.csv", "summary.json"])
@@ -198,15 +198,15 @@ def test_half_a_replay_is_not_compared(followed, tmp_path, capsys, missing):
     shutil.copytree(followed[2] / "monday-drive", one)
     (one / missing).unlink()
     assert main(["compare", str(one), str(followed[2])]) == 2
-    (said,) = capsys.readouterr().err.strip().splitlines()
-    assert str(one) in said
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert str(one) in error
 
 
 def test_replays_of_other_bags_are_refused_in_a_sentence(followed, tmp_path, capsys):
     other = tmp_path / "other"
     shutil.copytree(followed[2] / "monday-drive", other)
-    told = json.loads((other / "summary.json").read_text())
-    (other / "summary.json").write_text(json.dumps({**told, "bag": "elsewhere"}))
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps({**summary, "bag": "elsewhere"}))
     assert main(["compare", str(other), str(followed[2])]) == 2
-    (said,) = capsys.readouterr().err.strip().splitlines()
-    assert "replay the same bags into both" in said
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert "replay the same bags into both" in error

@@ -29,8 +29,8 @@ def parts(count, period_ns=SECOND_NS // 10):
         status.sequence = k
         debug.stage_names, debug.stage_times = ["network"], [float(k)]
         debug.edit_rounds, debug.round_tokens, debug.round_confidence = 1, [k, k, k, k + 1], [0.5, 0.5, 0.5, 0.25]
-        told = DiagnosticArray(status=[DiagnosticStatus(name="reflectdrive: planner", message=str(k))])
-        yield [("trajectory", trajectory), ("status", status), ("debug", debug)], ("diagnostics", told)
+        diagnostics = DiagnosticArray(status=[DiagnosticStatus(name="reflectdrive: planner", message=str(k))])
+        yield [("trajectory", trajectory), ("status", status), ("debug", debug)], ("diagnostics", diagnostics)
 
 
 def collected(messages, unsent=lambda statuses: None):
@@ -43,9 +43,9 @@ def collected(messages, unsent=lambda statuses: None):
 
 def test_plans_come_out_whole_and_in_order_whatever_order_their_parts_came_in():
     shuffle, messages = random.Random(0), []
-    for three, told in parts(500):
+    for three, diagnostics in parts(500):
         shuffle.shuffle(three)
-        messages += [*three, told]
+        messages += [*three, diagnostics]
     plans = collected(messages)
     assert [plan.status.sequence for plan in plans] == list(range(500))
     assert [plan.points["longitudinal_velocity_mps"][0] for plan in plans] == list(range(500))
@@ -78,7 +78,7 @@ def test_the_first_of_two_trajectories_of_one_stamp_is_the_one_that_was_driven()
 
 
 def test_diagnostics_without_a_plan_since_the_ones_before_are_told_apart():
-    ((three, told), (more, last)) = parts(2)
-    heard = []
-    assert len(collected([told, *three, last, told, *more], heard.append)) == 2
-    assert [[line.message for line in statuses] for statuses in heard] == [["0"], ["0"]]
+    ((three, diagnostics), (more, last)) = parts(2)
+    unsent = []
+    assert len(collected([diagnostics, *three, last, diagnostics, *more], unsent.append)) == 2
+    assert [[line.message for line in statuses] for statuses in unsent] == [["0"], ["0"]]

@@ -48,15 +48,15 @@ BESIDE = geometry.compose(driven(3.0), np.array([0.0, 8.0, 0.0]))
 
 
 def test_the_recorded_drive_is_a_good_one():
-    found = of([frame(0.0, EIGHT_S, yaw_rate_rps=0.1)], parked(BESIDE))
-    assert [found[name][0] for name in SCORES] == pytest.approx([1.0] * 5, abs=0.02)
+    scores = of([frame(0.0, EIGHT_S, yaw_rate_rps=0.1)], parked(BESIDE))
+    assert [scores[name][0] for name in SCORES] == pytest.approx([1.0] * 5, abs=0.02)
 
 
 def test_who_stands_on_the_way_is_hit_and_who_leaves_it_in_time_is_not():
     plans = [frame(0.0, EIGHT_S, yaw_rate_rps=0.1)]
     assert of(plans, parked(driven(3.0)))["nc"][0] == 0.0
-    aside = geometry.compose(driven(3.0), np.array([0.0, 8.0, 0.0]))
-    leaves = [sighting(t, (b"it", driven(3.0) if t < 0.6 else aside, 0.0)) for t in np.arange(-0.1, 10.0, 0.1)]
+    off_path = geometry.compose(driven(3.0), np.array([0.0, 8.0, 0.0]))
+    leaves = [sighting(t, (b"it", driven(3.0) if t < 0.6 else off_path, 0.0)) for t in np.arange(-0.1, 10.0, 0.1)]
     assert of(plans, leaves)["nc"][0] == 1.0
 
 
@@ -66,9 +66,9 @@ def test_a_plan_that_gets_half_as_far_as_the_recorded_car_has_half_its_progress(
 
 
 def test_without_drivable_space_neither_it_nor_the_score_is_told():
-    found = of([frame(0.0, EIGHT_S)], parked(BESIDE), space=lambda frame: None)
-    assert np.isnan([found["dac"][0], found["pdms"][0]]).all()
-    assert found["nc"][0] == 1.0
+    scores = of([frame(0.0, EIGHT_S)], parked(BESIDE), space=lambda frame: None)
+    assert np.isnan([scores["dac"][0], scores["pdms"][0]]).all()
+    assert scores["nc"][0] == 1.0
 
 
 def test_a_plan_off_the_road_is_told():
@@ -80,8 +80,8 @@ def test_a_plan_off_the_road_is_told():
 
 def test_plans_are_scored_every_half_second_as_long_as_there_is_a_future():
     plans = [frame(t, EIGHT_S) for t in np.arange(0.0, 9.0, 0.1)]
-    found = of(plans, parked(BESIDE))
-    which = np.flatnonzero(np.isfinite(found["nc"]))
+    scores = of(plans, parked(BESIDE))
+    which = np.flatnonzero(np.isfinite(scores["nc"]))
     assert which.tolist() == list(range(0, 50, 5))  # sightings end at 9.9 s, and 5 s of them are looked at
     assert np.isnan(of(plans, parked(BESIDE), route=np.zeros((0, 3)))["nc"]).all()
     assert np.isnan(of(plans, [])["nc"]).all()
@@ -90,9 +90,9 @@ def test_plans_are_scored_every_half_second_as_long_as_there_is_a_future():
 def test_a_summary_has_the_means_in_percent():
     plans = [frame(t, EIGHT_S) for t in np.arange(0.0, 9.0, 0.1)]
     there = record(plans)
-    told = summary(record(plans, scores=score_replay(there, parked(BESIDE), on_the_road, Config())))["scored"]
-    assert told["plans"] == 10
-    assert told["nc"] == told["dac"] == 100.0
+    scored = summary(record(plans, scores=score_replay(there, parked(BESIDE), on_the_road, Config())))["scored"]
+    assert scored["plans"] == 10
+    assert scored["nc"] == scored["dac"] == 100.0
     assert summary(there)["scored"] == {"plans": 0, **dict.fromkeys(SCORES)}
 
 
@@ -101,13 +101,13 @@ def test_a_summary_has_the_means_in_percent():
 
 def test_tracks_are_linear_between_sightings_and_absent_where_nobody_was_seen():
     origin = np.zeros(3)
-    seen = [
+    sightings = [
         sighting(0.0, (b"a", (10.0, 0.0, 0.0), 5.0), (b"b", (30.0, 4.0, np.pi), 0.0)),
         sighting(0.4, (b"a", (12.0, 0.0, 0.0), 5.0), (b"b", (30.0, 4.0, -np.pi), 0.0)),
         sighting(0.8, (b"a", (14.0, 0.0, 0.0), 5.0)),
         sighting(2.0, (b"a", (20.0, 0.0, 0.0), 5.0), (b"c", (5.0, -4.0, 0.0), 1.0)),
     ]
-    tracks = build_tracks(seen, BEGIN_NS, origin)
+    tracks = build_tracks(sightings, BEGIN_NS, origin)
     a, b, c = range(3)
     assert tracks.poses[a, 2] == pytest.approx([11.0, 0.0, 0.0])
     assert tracks.present[a].nonzero()[0].tolist() == [*range(9), 20]  # unseen for too long in between, and after

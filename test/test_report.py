@@ -141,11 +141,11 @@ def test_the_page_holds_every_plan_and_what_stood_around_it(tmp_path):
     write_report(original, tmp_path / "report.html")
     data = embedded(tmp_path / "report.html")
     assert len(data["frames"]) == 12
-    for shown, made in zip(data["frames"], original.frames, strict=True):
-        np.testing.assert_allclose(np.array(shown["plan"])[:, :3], made.plan_poses, atol=1e-3)
-        np.testing.assert_allclose(shown["agents"][0][:2], made.agent_poses[0, :2], atol=0.01)
-        assert shown["reason"] == made.reason
-        assert shown["diagnostics"][0] == [0, "age 0.02 s"]
+    for entry, recorded in zip(data["frames"], original.frames, strict=True):
+        np.testing.assert_allclose(np.array(entry["plan"])[:, :3], recorded.plan_poses, atol=1e-3)
+        np.testing.assert_allclose(entry["agents"][0][:2], recorded.agent_poses[0, :2], atol=0.01)
+        assert entry["reason"] == recorded.reason
+        assert entry["diagnostics"][0] == [0, "age 0.02 s"]
     assert data["frames"][5]["diagnostics"][1] == [2, "stopped"]
     assert data["statuses"] == ["reflectdrive: odometry", "reflectdrive: planner"]
     assert data["summary"] == json.loads(json.dumps(summary(original)))
@@ -161,20 +161,20 @@ def test_the_page_draws_a_plan_into_images_at_its_height_above_the_plane_of_the_
     steady = frame(0.0, EIGHT_S)
     ahead = geometry.compose(geometry.invert(steady.map_from_ego), steady.plan_poses)[:, 0]
     for z, height in ((50.0 + 0.08 * ahead, 0.0 * ahead), (50.0 + 0.08 * np.minimum(ahead, 20.0), 1.6 - 0.08 * ahead)):
-        made = replace(steady, plan_heights=z, ego_height_m=50.0, ego_slope=0.08)
-        write_report(record([made]), tmp_path / "report.html")
-        drawn = np.array(embedded(tmp_path / "report.html")["frames"][0]["plan"])[:, 4]
-        np.testing.assert_allclose(drawn, np.minimum(height, 0.0), atol=1e-3)
+        on_ramp = replace(steady, plan_heights=z, ego_height_m=50.0, ego_slope=0.08)
+        write_report(record([on_ramp]), tmp_path / "report.html")
+        heights = np.array(embedded(tmp_path / "report.html")["frames"][0]["plan"])[:, 4]
+        np.testing.assert_allclose(heights, np.minimum(height, 0.0), atol=1e-3)
 
 
 def test_the_draft_and_its_corrections_are_on_the_page_and_only_of_plans_that_have_them(tmp_path):
     with_draft = frame(0.1, EIGHT_S, draft=DRAFT, corrections=CORRECTED)
     write_report(record([frame(0.0, EIGHT_S), with_draft]), tmp_path / "report.html")
-    without, shown = embedded(tmp_path / "report.html")["frames"]
+    without, drafted = embedded(tmp_path / "report.html")["frames"]
     assert "draft" not in without
     assert "corrections" not in without
-    np.testing.assert_allclose(shown["draft"], DRAFT)
-    assert shown["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.125, 0.75], [2, 5, "x", 15.0, 15.3, 0.25, 0.5]]
+    np.testing.assert_allclose(drafted["draft"], DRAFT)
+    assert drafted["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.125, 0.75], [2, 5, "x", 15.0, 15.3, 0.25, 0.5]]
 
 
 def test_drafts_make_a_report_little_larger(tmp_path):
@@ -192,17 +192,19 @@ NODE = shutil.which("node")
 @pytest.mark.skipif(NODE is None, reason="node is not installed (apt install nodejs)")
 @pytest.mark.parametrize("drafts", [False, True], ids=["without drafts", "with drafts"])
 def test_the_script_of_the_page_draws_its_plans_without_an_error(tmp_path, drafts):
-    made = full_record(3)
+    replay = full_record(3)
     if drafts:
-        made = replace(made, frames=[replace(entry, draft=DRAFT, corrections=CORRECTED) for entry in made.frames])
-    write_report(made, tmp_path / "report.html")
+        replay = replace(replay, frames=[replace(entry, draft=DRAFT, corrections=CORRECTED) for entry in replay.frames])
+    write_report(replay, tmp_path / "report.html")
     stub = Path(__file__).parent / "data" / "page_stub.js"
     done = subprocess.run([NODE, stub, tmp_path / "report.html"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["images"] > 0
-    assert ("Corrections of the draft" in said["texts"]) == ("waypoint moved by AutoEdit" in said["texts"]) == drafts
-    assert ({"y 3", "0.6 m", "75 %"} <= set(said["texts"])) == drafts
+    drawing = json.loads(done.stdout)
+    assert drawing["images"] > 0
+    assert (
+        ("Corrections of the draft" in drawing["texts"]) == ("waypoint moved by AutoEdit" in drawing["texts"]) == drafts
+    )
+    assert ({"y 3", "0.6 m", "75 %"} <= set(drawing["texts"])) == drafts
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not installed (apt install nodejs)")
@@ -243,9 +245,9 @@ def test_a_long_replay_keeps_every_plan_but_not_every_image(tmp_path, monkeypatc
     data = embedded(tmp_path / "report.html")
     assert len(data["frames"]) == 12
     assert 1 <= len(data["images"]) < 12
-    for shown in data["frames"]:
-        newest = data["images"][shown["image"]]["cameras"][0]
-        assert newest["t"] <= shown["t"]  # never an image from after the plan
+    for entry in data["frames"]:
+        newest = data["images"][entry["image"]]["cameras"][0]
+        assert newest["t"] <= entry["t"]  # never an image from after the plan
     assert (tmp_path / "report.html").stat().st_size < 700_000
 
 
@@ -269,7 +271,7 @@ def test_a_replay_without_plans_images_or_odometry_still_gives_a_page(tmp_path):
     assert data["summary"]["ade_m"] is None
     blind = record([frame(0.1 * i, EIGHT_S) for i in range(3)], **nothing)
     write_report(blind, tmp_path / "blind.html")
-    assert [shown["image"] for shown in embedded(tmp_path / "blind.html")["frames"]] == [None, None, None]
+    assert [entry["image"] for entry in embedded(tmp_path / "blind.html")["frames"]] == [None, None, None]
 
 
 def test_numbers_that_are_none_leave_gaps_and_not_a_broken_page(tmp_path):
@@ -293,7 +295,7 @@ def test_a_image_that_is_no_jpeg_is_passed_on_as_it_is(tmp_path):
 
 
 def driven_world(**changes):
-    near, far = driven(np.arange(0, 4, 0.5))[:, :2], driven(0.0)[:2] + np.array([[900.0, 0], [910, 0], [910, 9]])
+    near, distant = driven(np.arange(0, 4, 0.5))[:, :2], driven(0.0)[:2] + np.array([[900.0, 0], [910, 0], [910, 9]])
     numbers = {
         "distance_m": 71.0,
         "limit_distance_m": 139.0,
@@ -314,7 +316,7 @@ def driven_world(**changes):
     }
     stamps = BEGIN_NS + np.array([0, 500_000_000])
     events = (DriveEvent(BEGIN_NS + 700_000_000, "collision", "a <b>car</b> ran into us"),)
-    values = {"rings": (near, far), "score_stamps_ns": stamps, "scores": np.array([0.5, 1.0])}
+    values = {"rings": (near, distant), "score_stamps_ns": stamps, "scores": np.array([0.5, 1.0])}
     return DriveRecord(**{**values, **changes}, events=events, numbers=numbers)
 
 
@@ -346,8 +348,8 @@ def test_a_drive_that_stands_says_so_beside_its_score(tmp_path):
     [(BEGIN_NS, "2019-05-11 01:59:16.5 UTC"), (1_000_300_000_000, "simulated, stamp 1000.3 s")],
 )
 def test_the_clock_of_a_simulator_is_no_date(tmp_path, stamp_ns, clock):
-    made = record([frame(0.0, EIGHT_S, stamp_ns=stamp_ns)])
-    write_report(made, tmp_path / "report.html")
+    replay = record([frame(0.0, EIGHT_S, stamp_ns=stamp_ns)])
+    write_report(replay, tmp_path / "report.html")
     assert embedded(tmp_path / "report.html")["frames"][0]["clock"] == clock
     assert "1970" not in (tmp_path / "report.html").read_text()
 

@@ -116,11 +116,10 @@ def test_credit_goes_to_the_tokens_of_the_phase_that_is_asked_for():
     assert count["edits"].equal(rollouts.written(found.states, layout.mask_id) & (torch.arange(6) >= 3)[:, None, None])
 
 
-@pytest.mark.parametrize("baseline", settings.BASELINES)
-def test_advantages_of_a_group_sum_to_0_and_equal_rewards_have_none(baseline):
+def test_advantages_of_a_group_sum_to_0_and_equal_rewards_have_none():
     reward = torch.rand(5, 12, generator=torch.Generator().manual_seed(0))
     reward[0] = 0.5
-    found = torch.unflatten(rl_losses.advantages(reward, 3, baseline), 1, (3, 4) if baseline == "goal" else (1, 12))
+    found = torch.unflatten(rl_losses.advantages(reward, 3), 1, (3, 4))
     assert found.sum(-1).abs().max() < 1e-6
     assert (found[0] == 0).all()
     assert (found[1:] != 0).all()
@@ -230,7 +229,7 @@ def learn(net, config, reward_of, steps, rate=1e-2):
 
 def test_the_token_that_is_rewarded_is_learnt():
     net = tiny_net(layout=whole_layout(11))
-    config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, baseline="scene")
+    config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0)
     earned = learn(net, config, lambda states: (states[-1, :, 3] == 7).float(), 60)
     assert earned[0] < 0.4
     assert np.mean(earned[-10:]) > 0.95
@@ -245,9 +244,7 @@ def test_edits_that_alone_are_rewarded_are_learnt_with_credit_for_the_rollout_an
 
     def earned(credit):
         net = tiny_net(layout=whole_layout(11))
-        config = RlConfig(
-            goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, baseline="scene", credit=credit
-        )
+        config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, credit=credit)
         return learn(net, config, reward_of, 50)
 
     by_rollout, by_drafts = earned("rollout"), earned("drafts")
@@ -305,7 +302,7 @@ def plans_near_the_expert(scene, layout, count=4, seed=0):
 @pytest.mark.parametrize("told", ["route", "words"])
 def test_rewards_are_the_scores_that_eval_gives_the_same_plans(told):
     net, config = with_words(), Config()
-    scorer = PlanScorer(net.config.layout, config.scoring)
+    scorer = PlanScorer(net.config.layout)
     for number in range(6):
         scene = hand_scenes.scene(f"val-00000-{number:03d}", size=(64, 32), agents=3)
         context = PlannerContext(replace(config, planner="reflectdrive2"), TorchNetwork(net))
@@ -326,11 +323,11 @@ def test_flipped_scenes_give_flipped_plans_the_rewards_of_the_plans(road_scenes)
     listed = list(shards.read(folder, images=False, on_damage=pytest.fail))
     actions = np.stack([plans_near_the_expert(scene, layout, seed=k) for k, scene in enumerate(listed)])
     everywhere, rows = np.ones(4, bool), [2, 0, 3, 1]
-    with RewardPool(folder, scenes, PlanScorer(layout, Config().scoring), 2) as pool:
+    with RewardPool(folder, scenes, PlanScorer(layout), 2) as pool:
         plain = pool.score(rows, ~everywhere, everywhere, actions[rows])
         flipped = pool.score(rows, everywhere, everywhere, rewards.mirror_actions(actions[rows], layout))
     np.testing.assert_array_equal(plain, flipped)
-    direct = PlanScorer(layout, Config().scoring)
+    direct = PlanScorer(layout)
     for place, row in enumerate(rows):
         np.testing.assert_allclose(plain[place], direct(listed[row], actions[row], with_route=True), atol=1e-6)
     assert len(np.unique(plain[..., 0])) > 4

@@ -21,9 +21,9 @@ def test_what_is_counted_is_what_torch_counts(make):
     parts = costs(net.config, sequences=6)
     with torch.no_grad():
         inputs = tiny_inputs(net, scenes=1)
-        known = rollout.prefill_goal(net, *inputs, rules.goals)
+        prefilled = rollout.prefill_goal(net, *inputs, rules.goals)
     actions = random_actions(net, 1, 6)
-    step = counted(lambda: rollout.step(net, actions, known.keys_values, 5, False, rules.edits))
+    step = counted(lambda: rollout.step(net, actions, prefilled.keys_values, 5, False, rules.edits))
     assert parts["step"].flop == pytest.approx(step, rel=0.001)
     prefill = counted(lambda: rollout.prefill_goal(net, *inputs, rules.goals))
     ours = sum(part.flop for part in frame_without_steps(parts))
@@ -34,7 +34,7 @@ def test_what_is_counted_is_what_torch_counts(make):
 def test_the_weights_that_are_read_are_those_there_are():
     config = small_config(())
     parts = costs(config, sequences=1)
-    kept = (
+    cache = (
         4
         * config.transformer.layers
         * config.prompt_length
@@ -43,7 +43,7 @@ def test_the_weights_that_are_read_are_those_there_are():
         * config.transformer.head_dim
     )
     twice = parts["rescore"].bytes - 4 * (2 * config.transformer.width + 1) * config.goal_hidden  # by another pass
-    read = sum(part.bytes for part in frame_without_steps(parts)) - kept - twice
+    read = sum(part.bytes for part in frame_without_steps(parts)) - cache - twice
     tables = ("embed", "embedding", "norm", "ego", "route_position", "camera", "instant", "slot", "bias", "goal_x")
     net = TokenNet(config)
     own = sum(4 * p.numel() for name, p in net.named_parameters() if not any(word in name for word in tables))

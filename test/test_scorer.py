@@ -240,15 +240,13 @@ def test_waypoint_safety_and_clearance_say_where_it_goes_wrong():
     assert off_road.waypoint_safety[0, -1] == 0.0
 
 
-def test_weights_are_those_of_the_configuration():
+def test_the_score_is_the_weighted_mean_of_navsim():
     scene = road(reference=Reference(80.0))
     card = score(scene, straight())
     assert (card.ttc[0], card.comfort[0], card.multiplier[0]) == (1.0, 1.0, 1.0)
     assert card.score[0] == pytest.approx((5 * card.ep[0] + 7) / 12)
-    only_progress = ScoringConfig(ttc_weight=0.0, comfort_weight=0.0)
-    assert score(scene, straight(), only_progress).score[0] == pytest.approx(card.ep[0])
-    nothing = ScoringConfig(progress_weight=0.0, ttc_weight=0.0, comfort_weight=0.0)
-    assert total(card, nothing)[0] == card.multiplier[0]
+    without_comfort = total(card, ScoringConfig(), with_comfort=False)
+    assert without_comfort[0] == pytest.approx((5 * card.ep[0] + 5) / 10)
     with pytest.raises(ConfigError, match=r"scoring\.form"):
         ScoringConfig(form="pdm")
 

@@ -32,7 +32,7 @@ BUILTINS = {"eval", "exec", "compile", "__import__"}
 
 def breaches(module, text):
     """One line for each forbidden import or call in a module's text."""
-    found = []
+    lines = []
     for node in ast.walk(ast.parse(text)):
         names = []
         if isinstance(node, ast.Import):
@@ -42,20 +42,20 @@ def breaches(module, text):
         for name in names:
             library = name.split(".")[0]
             if library in RUNS_DATA | NETWORK and (module, library) not in ALLOWED:
-                found.append(f"{module}:{node.lineno} imports {name}")
+                lines.append(f"{module}:{node.lineno} imports {name}")
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
         words = {word.arg: ast.unparse(word.value) for word in node.keywords}
         if called in BUILTINS:
-            found.append(f"{module}:{node.lineno} calls {called}")
+            lines.append(f"{module}:{node.lineno} calls {called}")
         if words.get("allow_pickle", "False") != "False" or words.get("shell", "False") != "False":
-            found.append(f"{module}:{node.lineno} calls {called} with {words}")
+            lines.append(f"{module}:{node.lineno} calls {called} with {words}")
         if called == "torch.load" and words.get("weights_only") != "True":
-            found.append(f"{module}:{node.lineno} calls torch.load without weights_only=True")
+            lines.append(f"{module}:{node.lineno} calls torch.load without weights_only=True")
         if called in ("yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"):
-            found.append(f"{module}:{node.lineno} calls {called}")
-    return found
+            lines.append(f"{module}:{node.lineno} calls {called}")
+    return lines
 
 
 @pytest.mark.parametrize("file", MODULES, ids=lambda file: file.stem)
@@ -107,18 +107,18 @@ def test_no_wildcard_and_no_other_right():
 
 def test_another_car_has_another_policy():
     config = Config(cameras=Config().cameras.__class__(topics=("/a", "/b", "/c"), info_topics=("/d", "/e", "/f")))
-    heard = allowed(sros2_policy.policy(config, "/car"), "subscribe")
-    assert {f"/{letter}" for letter in "abcdef"} <= heard
-    assert "/car/reflectdrive/input/instruction" in heard
-    assert "/map/vector_map" not in heard
+    subscribed = allowed(sros2_policy.policy(config, "/car"), "subscribe")
+    assert {f"/{letter}" for letter in "abcdef"} <= subscribed
+    assert "/car/reflectdrive/input/instruction" in subscribed
+    assert "/map/vector_map" not in subscribed
     assert "/map/vector_map" in allowed(sros2_policy.policy(LANELETS), "subscribe")
 
 
 def test_a_car_with_obstacles_reads_them_where_the_launch_files_remap_them():
     clouds = override_dotted(Config(), {"inputs.obstacles_type": "cloud"})
-    heard = allowed(sros2_policy.policy(clouds), "subscribe")
-    assert INPUTS["~/input/obstacles"][1] in heard
-    assert not any(name.endswith("/input/obstacles") for name in heard)
+    subscribed = allowed(sros2_policy.policy(clouds), "subscribe")
+    assert INPUTS["~/input/obstacles"][1] in subscribed
+    assert not any(name.endswith("/input/obstacles") for name in subscribed)
 
 
 @pytest.mark.dds
@@ -162,12 +162,12 @@ def test_everything_installed_is_pinned_with_its_hash():
 
 
 def test_what_is_asked_for_is_what_is_locked():
-    asked = (ROOT / "tools" / "requirements.in").read_text()
+    requirements = (ROOT / "tools" / "requirements.in").read_text()
     locked = {name.lower().replace("_", "-"): version for name, version in pins(ROOT / "tools" / "requirements.lock")}
-    for line in asked.splitlines():
-        wanted = re.match(r"([A-Za-z0-9._-]+)(?:\[.*?\])?==([^ #;]+)", line)
-        if wanted:
-            assert locked[wanted[1].lower().replace("_", "-")] == wanted[2], line
+    for line in requirements.splitlines():
+        requirement = re.match(r"([A-Za-z0-9._-]+)(?:\[.*?\])?==([^ #;]+)", line)
+        if requirement:
+            assert locked[requirement[1].lower().replace("_", "-")] == requirement[2], line
 
 
 def pins(file):

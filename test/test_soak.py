@@ -19,10 +19,10 @@ def test_a_leak_is_growth_after_things_have_settled():
 
 
 def watched(memory, descriptors=(20,) * 100, late=0):
-    made = ProcessMonitor()
-    made.memory_mb, made.descriptors, made.threads = list(memory), list(descriptors), [9] * 100
-    made.total_ms, made.late = [10.0] * 1000, late
-    return made.numbers()
+    monitor = ProcessMonitor()
+    monitor.memory_mb, monitor.descriptors, monitor.threads = list(memory), list(descriptors), [9] * 100
+    monitor.total_ms, monitor.late = [10.0] * 1000, late
+    return monitor.numbers()
 
 
 def test_each_limit_is_seen():

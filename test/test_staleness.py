@@ -92,10 +92,10 @@ def test_numbers_older_than_the_code_of_their_planner_are_refused(name, committe
     if committed:
         clone.commit()
     assert clone.pages() == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"eval-test.json is stale: code changed since ({name}); measure it again: reflectdrive eval" in told
-    assert "1 of 1 files are stale" in told
-    assert "reflectdrive bench results --mark-stale" in told
+    sentence = " ".join(capsys.readouterr().err.split())
+    assert f"eval-test.json is stale: code changed since ({name}); measure it again: reflectdrive eval" in sentence
+    assert "1 of 1 files are stale" in sentence
+    assert "reflectdrive bench results --mark-stale" in sentence
     assert not (clone.root / "docs/results.md").exists()
     assert clone.pages("--mark-stale") == 0
     assert f", **stale: code changed since ({name})**\n" in clone.page()

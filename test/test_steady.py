@@ -169,11 +169,6 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
     assert note.endswith("with the limit the plan has less clearance to agents or to the road's edge")
 
 
-def test_the_limit_can_be_taken_away():
-    _, first, second = two_steps(Swerving(0.0, 3.0), engine__max_lateral_shift_m=0.0)
-    assert beside(second.plan, first) > 2.0
-
-
 @pytest.mark.parametrize(
     ("own", "held", "word"),
     [

@@ -61,12 +61,12 @@ def returns(calls):
 
     A pair counts once, however often its calls repeat it: loops, and further calls of the same file, add nothing.
     """
-    entered, found = set(), []
+    entered, pairs = set(), []
     for caller, _, callee, _ in calls:
-        if callee in entered and (caller, callee) not in found:
-            found.append((caller, callee))
+        if callee in entered and (caller, callee) not in pairs:
+            pairs.append((caller, callee))
         entered.add(callee)
-    return found
+    return pairs
 
 
 def further_callers(calls):
@@ -103,22 +103,22 @@ def test_a_walk_that_goes_back_and_forth_is_seen():
 def walks(network):
     """Of each planner the calls and the report of one step for each of 20 observations, with agents and drivable space
     known."""
-    found = {}
+    walks_by_planner = {}
     for planner in ("route_follower", "reflectdrive2"):
-        found[planner] = []
+        walks_by_planner[planner] = []
         for observation in observations(20):
             driven, reports = engine(planner, network), []
             calls = calls_between_files(lambda: reports.append(driven.step(observation)))  # noqa: B023
-            found[planner].append((calls, reports[0]))
-    return found
+            walks_by_planner[planner].append((calls, reports[0]))
+    return walks_by_planner
 
 
 @pytest.mark.parametrize("planner", RETURNS_MAX)
 def test_a_step_comes_back_to_few_files_that_it_had_left(walks, planner):
     """Of route_follower: stop plan, planner, guard, safety check; reflectdrive2 has choice, repair and network too."""
     for calls, _ in walks[planner]:
-        found = returns(calls)
-        assert len(found) <= RETURNS_MAX[planner], found
+        pairs = returns(calls)
+        assert len(pairs) <= RETURNS_MAX[planner], pairs
 
 
 @pytest.mark.parametrize(("planner", "most"), [("route_follower", 6), ("reflectdrive2", 30)])

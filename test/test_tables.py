@@ -32,7 +32,7 @@ DRIVERS = variants.of_planners(Config(), ["route_follower", "reflectdrive2"], ["
 PACKAGE = Path(command.__file__).parents[1]
 
 
-def drawn(table, width=80):
+def text_of(table, width=80):
     console = Console(width=width, file=io.StringIO(), markup=False, emoji=False, highlight=False)
     console.print(table)
     return console.file.getvalue()
@@ -46,7 +46,7 @@ def cells_of(table):
 
 def assert_whole(table, width=80):
     """Every cell of a table is in its drawing: short ones on one line, sentences with several words a line."""
-    text = drawn(table, width)
+    text = text_of(table, width)
     lines = [line.rstrip() for line in text.splitlines()]
     assert max(map(len, lines)) <= width
     assert "…" not in text
@@ -72,9 +72,9 @@ def test_a_narrow_terminal_shows_a_table_in_parts_that_each_name_their_rows():
 
 def test_a_table_that_fits_is_one_part_and_every_heading_is_in_a_table_that_does_not():
     rows = [("a", "1.00", "2.00")]
-    assert drawn(make_table(("name", "one", "two"), rows)).count("name") == 1
+    assert text_of(make_table(("name", "one", "two"), rows)).count("name") == 1
     wide = make_table(("name", *(f"heading{index:02d}" for index in range(20))), [("a", *"0" * 20)])
-    assert all(f"heading{index:02d}" in drawn(wide) for index in range(20))
+    assert all(f"heading{index:02d}" in text_of(wide) for index in range(20))
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 180])

@@ -12,7 +12,7 @@ from reflectdrive_ros.bench.roofline import costs
 from reflectdrive_ros.core.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.data import distance_map
 from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.card import token_layout, upgrade_config
+from reflectdrive_ros.model.card import token_layout
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
@@ -214,11 +214,9 @@ def test_weights_carry_their_layout(net, tmp_path):
     assert checkpoint.load(tmp_path / "weights.safetensors", sha256).config.layout == POSES
 
 
-def test_a_card_carries_the_layout_and_former_cards_have_the_default():
+def test_a_card_carries_the_layout():
     stored = dataclasses.asdict(POSES)
     assert token_layout({**stored, "axes": list(stored["axes"])}) == POSES
-    former = {"bin_m": 0.3, "bins": 667, "x_range_m": [-12.0, 99.9], "y_range_m": [-45.0, 45.0]}
-    assert token_layout(upgrade_config(former)["layout"]) == TokenLayout()
 
 
 AXES = TokenLayout().axes

@@ -48,9 +48,9 @@ def test_nothing_writes_to_the_trajectory_that_drives_the_car():
 
 def test_topics_of_cameras_follow_the_configuration():
     names = ["/a/left", "/a/front", "/a/right"]
-    made = table(cameras__topics=names, cameras__compressed=False)
-    assert [made[f"image:{camera}"].name for camera in ("front_left", "front", "front_right")] == names
-    assert made["image:front"].type == "sensor_msgs/msg/Image"
+    topics_by_key = table(cameras__topics=names, cameras__compressed=False)
+    assert [topics_by_key[f"image:{camera}"].name for camera in ("front_left", "front", "front_right")] == names
+    assert topics_by_key["image:front"].type == "sensor_msgs/msg/Image"
     assert "objects" not in table(inputs__objects_type="none")
     assert table(inputs__objects_type="tracked")["objects"].type.endswith("TrackedObjects")
 

@@ -107,7 +107,7 @@ def test_a_light_without_a_stop_line_holds_at_the_start_of_its_lanelet(write_map
     lights = load_map(settings(file)).lights
     np.testing.assert_allclose(lights.stop_lines, [[[100.0, 3.5], [100.0, 0.0]]] * 2)
     inputs = car(file)
-    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     status = {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
     assert status.level is Level.WARN
     assert "2 lights of the map have no stop line" in status.message
@@ -143,7 +143,7 @@ def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(write_map)
 
 def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(write_map):
     inputs = car(write_map())
-    inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
     scene = snapshot_at(inputs, 1.1).observation
     assert scene.traffic_lights.ids.tolist() == scene.stop_lines.light_ids.tolist() == [JUNCTION]
     assert scene.traffic_lights.states.tolist() == [RED]
@@ -153,12 +153,12 @@ def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(
 
 def test_along_a_path_the_lanelets_that_follow_it_count(write_map):
     inputs = car(write_map(), path=True)
-    inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
     scene = snapshot_at(inputs, 1.0).observation
     states = dict(zip(scene.traffic_lights.ids.tolist(), scene.traffic_lights.states.tolist(), strict=True))
     assert states[JUNCTION] == RED
     assert len(scene.stop_lines.ends) == len(states)  # one entry for each lanelet that shares the line
-    inputs.put("route", route([(float(x), 60.0) for x in range(5, 281)]), 0)
+    inputs.store.put("route", route([(float(x), 60.0) for x in range(5, 281)]), 0)
     assert len(snapshot_at(inputs, 1.1).observation.stop_lines.ends) == 0
 
 
@@ -178,10 +178,10 @@ def test_without_a_message_or_a_map_lights_are_unknown(write_map):
     assert (scene.traffic_lights, scene.stop_lines) == (None, None)
     assert not small(inputs__route_type="path").uses_lights
     by_topic = Inputs(small(inputs__route_type="lanelet", inputs__objects_type="none", cameras__required=False))
-    by_topic.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    by_topic.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     assert snapshot_at(by_topic, 1.0).observation is None  # no route without a map
-    by_topic.put("map", map_message(archive(write_map())), 0)
-    by_topic.put("route", route_message(*WHOLE_ROUTE), 0)
+    by_topic.store.put("map", map_message(archive(write_map())), 0)
+    by_topic.store.put("route", route_message(*WHOLE_ROUTE), 0)
     by_topic.wait_idle()
     assert state_at(by_topic, 1.1) is RED
 
@@ -202,9 +202,9 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
             {"inputs.lanelet_map": str(write_map()), "inputs.route_type": "lanelet", "inputs.objects_type": "none"},
         )
     )
-    inputs.put("route", route_message(*WHOLE_ROUTE), 0)
+    inputs.store.put("route", route_message(*WHOLE_ROUTE), 0)
     assert not snapshot_at(inputs, 0.9).observation.lanes.lights.any()
-    inputs.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
     scene = snapshot_at(inputs, 1.0).observation
     assert sorted(scene.lanes.lights[scene.lanes.valid]) == sorted([RED, GREEN, *[0] * (scene.lanes.valid.sum() - 2)])
     assert (scene.route_lanes.lights == RED).sum() == 1
@@ -214,12 +214,12 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
 
 
 def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowed(write_map):
-    inputs = car(write_map(), inputs__lights_max_age_s=0.5)
-    inputs.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
+    inputs = car(write_map(), inputs__max_age_s=("lights=0.5",))
+    inputs.store.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
     for seconds in (1.1, 1.2, 1.4):
-        inputs.put("lights", groups(seconds), ns(seconds))
+        inputs.store.put("lights", groups(seconds), ns(seconds))
         assert state_at(inputs, seconds) is GREEN
-    inputs.put("lights", groups(1.6), ns(1.6))
+    inputs.store.put("lights", groups(1.6), ns(1.6))
     assert state_at(inputs, 1.6) is UNKNOWN
 
 
@@ -237,7 +237,7 @@ def test_an_old_state_is_unknown_and_an_old_red_stays_red_where_the_car_has_to_s
     write_map, last, unknown, after_red, becomes
 ):
     inputs = car(write_map(), lights__unknown=unknown, lights__unknown_after_red=after_red)
-    inputs.put("lights", groups(1.0, lamp(last)), ns(1.0))
+    inputs.store.put("lights", groups(1.0, lamp(last)), ns(1.0))
     assert state_at(inputs, 1.9) is last
     assert state_at(inputs, 2.1) is becomes
     assert snapshot_at(inputs, 2.2).observation.lights_age_s == pytest.approx(1.2)
@@ -255,34 +255,34 @@ def test_a_policy_after_red_that_equals_the_one_of_unknown_is_refused():
 def test_a_light_that_is_recognised_in_every_other_message_keeps_its_state(write_map, state):
     inputs = car(write_map())
     for k in range(10):
-        inputs.put("lights", groups(1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN)), ns(1.0 + 0.1 * k))
+        inputs.store.put("lights", groups(1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN)), ns(1.0 + 0.1 * k))
         assert state_at(inputs, 1.0 + 0.1 * k) is state
 
 
 def test_a_light_that_turns_green_is_green_at_once(write_map):
     inputs = car(write_map())
-    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    inputs.put("lights", groups(1.1, lamp(GREEN)), ns(1.1))
+    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.store.put("lights", groups(1.1, lamp(GREEN)), ns(1.1))
     assert state_at(inputs, 1.1) is GREEN
 
 
 def test_every_message_counts_also_those_between_two_plans(write_map):
     inputs = car(write_map())
-    inputs.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    inputs.put("lights", groups(1.05), ns(1.05))
+    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    inputs.store.put("lights", groups(1.05), ns(1.05))
     assert state_at(inputs, 1.1) is RED
 
 
 def test_a_restart_forgets_the_lights(write_map):
     inputs = car(write_map())
-    inputs.put("lights", groups(100.0, lamp(RED)), ns(100.0))
+    inputs.store.put("lights", groups(100.0, lamp(RED)), ns(100.0))
     assert state_at(inputs, 100.0) is RED
     assert snapshot_at(inputs, 1.0).observation.traffic_lights is None
 
 
 def test_a_state_from_the_future_is_not_believed(write_map):
     inputs = car(write_map())
-    inputs.put("lights", groups(5.0, lamp(GREEN)), ns(1.0))
+    inputs.store.put("lights", groups(5.0, lamp(GREEN)), ns(1.0))
     assert state_at(inputs, 1.0) is UNKNOWN
     status = {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
     assert "in the future" in status.message
@@ -293,7 +293,7 @@ def test_the_diagnostics_count_groups_and_those_that_the_map_has_not(write_map):
     for k in range(5):
         message = groups(1.0 + 0.1 * k, lamp(GREEN))
         message.traffic_light_groups += groups(1.0, lamp(RED), group=77).traffic_light_groups
-        inputs.put("lights", message, ns(1.0 + 0.1 * k))
+        inputs.store.put("lights", message, ns(1.0 + 0.1 * k))
     status = {line.name: line for line in inputs.statuses(ns(1.4))}["traffic_lights"]
     assert (status.values["groups"], status.values["groups_not_in_map"]) == ("2", "1")
     assert (status.values["rate_hz"], status.values["age_s"]) == ("10.00", "0.000")
@@ -303,8 +303,8 @@ def test_the_diagnostics_count_groups_and_those_that_the_map_has_not(write_map):
 def test_bytes_that_are_no_lights_are_refused_with_a_sentence(write_map):
     inputs = car(write_map())
     data = bytes(serialize_message(groups(1.0, lamp(RED))))
-    assert inputs.receive("lights", data, ns(1.0)) == ns(1.0)
-    assert inputs.receive("lights", data[:21], ns(1.1)) is None
+    assert inputs.store.receive("lights", data, ns(1.0)) == ns(1.0)
+    assert inputs.store.receive("lights", data[:21], ns(1.1)) is None
     assert state_at(inputs, 1.1) is RED
     status = {line.name: line for line in inputs.statuses(ns(1.1))}["traffic_lights"]
     assert "1 messages refused" in status.message
@@ -318,10 +318,10 @@ def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(write_m
         return bytes(serialize_message(message))
 
     whole = of(200)
-    assert in_loops(lambda inputs: inputs.receive("lights", whole, ns(1.0)), lambda: (car(write_map()),)) < 8.0
+    assert in_loops(lambda inputs: inputs.store.receive("lights", whole, ns(1.0)), lambda: (car(write_map()),)) < 8.0
     inputs = car(write_map())
-    assert inputs.receive("lights", whole, ns(1.0)) is not None
-    assert inputs.receive("lights", of(900), ns(1.1)) is None
+    assert inputs.store.receive("lights", whole, ns(1.0)) is not None
+    assert inputs.store.receive("lights", of(900), ns(1.1)) is None
     status = {line.name: line for line in inputs.statuses(ns(1.1))}["traffic_lights"]
     assert "a message of at least 2005 items is not read, at most 2000 are: send fewer" in status.message
 
@@ -346,11 +346,11 @@ def test_limits_along_the_route_are_those_of_the_map_and_where_it_has_none_the_s
 def test_the_operators_limit_holds_everywhere_and_zero_means_stop(write_map, path):
     inputs = car(write_map(), path=path, speed_limit_mps=12.0)
     assert (snapshot_at(inputs, 1.0).observation.route_limits_mps > 5.0).all()
-    inputs.put("max_velocity", VelocityLimit(max_velocity=4.0), 0)
+    inputs.store.put("max_velocity", VelocityLimit(max_velocity=4.0), 0)
     scene = snapshot_at(inputs, 1.1).observation
     assert (scene.route_limits_mps == 4.0).all()
     assert scene.speed_limit_mps == 4.0
-    inputs.put("max_velocity", VelocityLimit(max_velocity=0.0), 0)
+    inputs.store.put("max_velocity", VelocityLimit(max_velocity=0.0), 0)
     scene = snapshot_at(inputs, 1.2).observation
     assert (scene.route_limits_mps == 0.0).all()
     assert scene.speed_limit_mps == 0.5  # planners divide by it
@@ -361,8 +361,8 @@ def test_the_operators_limit_holds_everywhere_and_zero_means_stop(write_map, pat
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
 def test_a_limit_that_is_none_is_refused_and_the_one_before_it_stays(write_map, value):
     inputs = car(write_map())
-    inputs.put("max_velocity", VelocityLimit(max_velocity=3.0), ns(1.0))
-    inputs.put("max_velocity", VelocityLimit(max_velocity=value), ns(1.0))
+    inputs.store.put("max_velocity", VelocityLimit(max_velocity=3.0), ns(1.0))
+    inputs.store.put("max_velocity", VelocityLimit(max_velocity=value), ns(1.0))
     assert (snapshot_at(inputs, 1.0).observation.route_limits_mps == 3.0).all()
     status = {line.name: line for line in inputs.statuses(ns(1.0))}["max_velocity"]
     assert status.level is Level.WARN
@@ -403,9 +403,9 @@ def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves
         return serialize_message(message)
 
     inputs = car(write_map())
-    assert inputs.receive("route", with_lanelets(19_999), ns(1.0)) is not None
+    assert inputs.store.receive("route", with_lanelets(19_999), ns(1.0)) is not None
     assert snapshot_at(inputs, 1.0).observation is not None
-    assert inputs.receive("route", with_lanelets(20_001), ns(1.1)) is None
+    assert inputs.store.receive("route", with_lanelets(20_001), ns(1.1)) is None
     assert snapshot_at(inputs, 1.1).observation is not None
     status = {line.name: line for line in inputs.statuses(ns(1.1))}["route"]
     assert status.level is Level.WARN

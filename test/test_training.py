@@ -37,7 +37,6 @@ from tiny_training import (  # noqa: F401 (fixtures)
 from torch import nn
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet
@@ -273,7 +272,8 @@ def test_what_is_left_is_a_network_with_its_card(finished):
         torch.testing.assert_close(value, stored, rtol=0.01, atol=1e-3)
 
 
-def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
+def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path, monkeypatch):
+    monkeypatch.setattr("reflectdrive_ros.training.data.COLOR_JITTER", 0.0)
     whole = validation.load_validation_set(sets[0], SHAPE, len(scenes), pytest.fail)
     validation_set = validation.ValidationSet(whole.scenes[:4], whole.inputs[:4])
     few = replace(
@@ -285,7 +285,7 @@ def test_a_few_scenes_are_learnt_by_heart_and_driven(sets, scenes, tmp_path):
         tmp_path,
         150,
         validation_set,
-        data={**SMALL, "flip_prob": 0.0, "color_jitter": 0.0},
+        data={**SMALL, "flip_prob": 0.0},
         optimizer={"learning_rate": 6e-3, "ema_decay": 0.9},
         checkpointing={**NEVER, "validations": 2, "log_steps": 25},
     )
@@ -311,7 +311,7 @@ def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypa
     rounds = [SimpleNamespace(actions=torch.from_numpy(plans.astype(np.int64))[:, None])] * len(decoding.rounds(layout))
     monkeypatch.setattr(validation.rollout, "full_step", lambda *given: SimpleNamespace(rounds=rounds))
     validated = validation.validate(net, validation_set, decoding, torch.device("cpu"))
-    car = PlanScorer(layout, Config().scoring)
+    car = PlanScorer(layout)
     sent = [car(scene, ids[None], True)[0] for scene, ids in zip(validation_set.scenes, plans, strict=True)]
     comfort = 100.0 * np.mean([values[COLUMNS.index("comfort")] for values in sent])
     assert validated["comfort"] == comfort == 100.0
@@ -349,9 +349,9 @@ def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(vision_pretrain
     rates = np.array([schedule.learning_rate(config, at, 1000) for at in np.arange(1001) / 1000])
     for part in filter(len, (rates[:begun], rates[begun:])):
         top = int(np.argmax(part))
-        assert top == pytest.approx(config.warmup_fraction * len(part), abs=1)
+        assert top == pytest.approx(schedule.WARMUP_FRACTION * len(part), abs=1)
         assert part[top] == pytest.approx(config.learning_rate, rel=0.01)
-        assert part[-1] == pytest.approx(config.final_lr_fraction * config.learning_rate, rel=0.01)
+        assert part[-1] == pytest.approx(schedule.FINAL_LR_FRACTION * config.learning_rate, rel=0.01)
         assert (np.diff(part[1 : top + 1]) > 0).all()
         assert (np.diff(part[top:]) < 0).all()
 

@@ -122,7 +122,7 @@ def run_tiny(args):
     return train_run.run_with_network(args, config, network(), quiet, quiet)
 
 
-def test_two_sets_are_mixed_by_their_weights_and_the_card_names_both(sets, tmp_path):
+def test_two_sets_are_mixed_by_their_weights_and_the_card_names_both(sets, tmp_path, monkeypatch):
     out = tmp_path / "run"
     given = command(sets, out, "--steps", "2", yaml=TINY)
     given.train = [str(sets[0]), str(sets[1])]
@@ -140,7 +140,8 @@ def test_two_sets_are_mixed_by_their_weights_and_the_card_names_both(sets, tmp_p
     mixed = cache.merge([one, other], [0.75, 0.25])
     drawn = np.concatenate([source(mixed).rows(step) for step in range(1000)])
     assert np.mean(drawn < len(one)) == pytest.approx(0.75, abs=0.03)
-    batch = source(mixed, flip_prob=0.0, color_jitter=0.0).batch(0)
+    monkeypatch.setattr("reflectdrive_ros.training.data.COLOR_JITTER", 0.0)
+    batch = source(mixed, flip_prob=0.0).batch(0)
     for place, row in enumerate(source(mixed).rows(0)):
         own, at = (one, row) if row < len(one) else (other, row - len(one))
         shard, in_shard = own.location[at]

@@ -14,51 +14,51 @@ PLANNER, DRIVER = VehicleControl(True), VehicleControl(False)
 TURN, REST, STRAIGHT = np.deg2rad([60.0, 12.0, 1.0])
 
 
-def shown(bends, control=PLANNER, dt_s=0.1, signal=None):
+def signals_of(bends, control=PLANNER, dt_s=0.1, signal=None):
     """The commanded signals for bends (N,) that the route ahead has at each step."""
     signal = signal or TurnSignal()
     return [signal.update(bend, control, dt_s * step) for step, bend in enumerate(bends)]
 
 
 def test_a_signal_is_on_where_a_turn_is_ahead():
-    assert shown([STRAIGHT, TURN]) == [OFF, LEFT]
-    assert shown([STRAIGHT, -TURN]) == [OFF, RIGHT]
+    assert signals_of([STRAIGHT, TURN]) == [OFF, LEFT]
+    assert signals_of([STRAIGHT, -TURN]) == [OFF, RIGHT]
 
 
 def test_a_signal_stays_until_the_turn_has_been_driven():
     bends = [*[TURN] * 30, *[REST] * 30, *[STRAIGHT] * 2]
-    assert shown(bends) == [*[LEFT] * 60, OFF, OFF]
+    assert signals_of(bends) == [*[LEFT] * 60, OFF, OFF]
 
 
 def test_what_is_left_of_a_turn_switches_no_signal_on():
-    assert shown([REST] * 3) == [OFF] * 3
+    assert signals_of([REST] * 3) == [OFF] * 3
 
 
 def test_a_signal_does_not_flicker_about_its_threshold():
     noise = np.random.default_rng(0).normal(0.0, np.deg2rad(5.0), 300)
-    signals = shown([STRAIGHT, *(np.deg2rad(22.0) + np.clip(noise, np.deg2rad(-12.0), None))])
+    signals = signals_of([STRAIGHT, *(np.deg2rad(22.0) + np.clip(noise, np.deg2rad(-12.0), None))])
     first = signals.index(LEFT)
     assert 0 < first < 10
     assert signals == [OFF] * first + [LEFT] * (301 - first)
 
 
 def test_even_a_signal_for_a_moment_flashes_three_times():
-    signals = shown([STRAIGHT, TURN, *[STRAIGHT] * 40])
+    signals = signals_of([STRAIGHT, TURN, *[STRAIGHT] * 40])
     assert signals.count(LEFT) * 0.1 == pytest.approx(HOLD_S)
     assert signals[-1] is OFF
 
 
 def test_of_two_turns_in_opposite_directions_each_has_its_signal():
-    signals = shown([*[TURN] * 30, *[-TURN] * 30])
+    signals = signals_of([*[TURN] * 30, *[-TURN] * 30])
     assert signals == [*[LEFT] * 30, *[RIGHT] * 30]
 
 
 def test_without_a_route_the_signal_stays():
-    assert shown([TURN, *[None] * 100]) == [LEFT] * 101
+    assert signals_of([TURN, *[None] * 100]) == [LEFT] * 101
 
 
 def test_there_is_no_command_while_a_driver_drives():
-    assert shown([TURN] * 5, DRIVER) == [None] * 5
+    assert signals_of([TURN] * 5, DRIVER) == [None] * 5
 
 
 def test_the_drivers_signal_is_taken_over_and_not_cut_off():
@@ -77,7 +77,7 @@ def test_the_signal_of_the_last_drive_by_the_planner_does_not_come_back():
 
 
 def test_without_both_inputs_the_planner_signals():
-    assert shown([STRAIGHT, TURN], VehicleControl()) == [OFF, LEFT]
+    assert signals_of([STRAIGHT, TURN], VehicleControl()) == [OFF, LEFT]
 
 
 def test_a_clock_that_goes_back_does_not_hold_a_signal_for_ever():
@@ -89,12 +89,12 @@ def test_a_clock_that_goes_back_does_not_hold_a_signal_for_ever():
 def test_through_a_right_angle_the_signal_goes_on_once_and_off_once_after_the_turn():
     """A car at 5 m/s on a route that turns left between 50 m and 69 m from its begin."""
     route, signal = turning_route(radius=12.0, before=30.0), TurnSignal()
-    places_m = np.arange(5.0, 100.0, 0.5)
+    positions_m = np.arange(5.0, 100.0, 0.5)
     signals = []
-    for step, here in enumerate(geometry.sample(route, places_m)):
+    for step, here in enumerate(geometry.sample(route, positions_m)):
         ahead = route_around_ego(MapRoute(route, np.full(len(route), np.nan)), ego(at=here), None)
         signals.append(signal.update(bend_ahead(ahead.poses), PLANNER, 0.1 * step))
-    on_m = places_m[[one is LEFT for one in signals]]
+    on_m = positions_m[[one is LEFT for one in signals]]
     assert np.diff(on_m).max() == pytest.approx(0.5)
     assert on_m[0] < 35.0
     assert abs(on_m[-1] - 68.0) < 3.0

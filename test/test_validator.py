@@ -44,23 +44,23 @@ def frame(index, speed=8.0, left=0.0, bend=0.0, points=80, **changes):
 
 
 def test_straight_on_uses_nothing_up():
-    found = margins([frame(k) for k in range(5)], 3.0)
-    assert set(found) == {*LIMITS, RAW_FORWARD_SHIFT}
-    assert all(margin.met for margin in found.values()), found
-    assert found["interval_m"].worst == pytest.approx(0.8)
-    assert found["curvature_per_m"].worst == pytest.approx(0.0, abs=1e-9)
+    results = margins([frame(k) for k in range(5)], 3.0)
+    assert set(results) == {*LIMITS, RAW_FORWARD_SHIFT}
+    assert all(margin.met for margin in results.values()), results
+    assert results["interval_m"].worst == pytest.approx(0.8)
+    assert results["curvature_per_m"].worst == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_bend_has_the_curvature_and_the_lateral_acceleration_that_it_has():
-    found = margins([frame(0, speed=10.0, bend=0.05)], 3.0)
-    assert found["curvature_per_m"].worst == pytest.approx(0.05, rel=0.01)
-    assert found["lateral_acceleration_mps2"].worst == pytest.approx(5.0, rel=0.02)
-    assert found["steering_rad"].worst == pytest.approx(np.arctan(0.15), rel=0.01)
+    results = margins([frame(0, speed=10.0, bend=0.05)], 3.0)
+    assert results["curvature_per_m"].worst == pytest.approx(0.05, rel=0.01)
+    assert results["lateral_acceleration_mps2"].worst == pytest.approx(5.0, rel=0.02)
+    assert results["steering_rad"].worst == pytest.approx(np.arctan(0.15), rel=0.01)
 
 
 def test_a_plan_that_jumps_aside_is_seen():
-    found = margins([frame(0), frame(1), frame(2, left=0.8)], 3.0)
-    assert found["lateral_shift_m"].worst > 0.0
+    results = margins([frame(0), frame(1), frame(2, left=0.8)], 3.0)
+    assert results["lateral_shift_m"].worst > 0.0
     assert margins([frame(0), frame(1), frame(2)], 3.0)["lateral_shift_m"].worst == pytest.approx(0.0, abs=1e-6)
 
 
@@ -86,9 +86,9 @@ def on_ramp(slope=0.08, z=30.0, **changes):
 
 def test_a_plan_on_the_road_passes_the_checks_of_height_and_pitch():
     for slope in (0.0, 0.08, -0.12):
-        found = margins([on_ramp(slope)], 3.0)
-        assert found["height_deviation_m"].worst == pytest.approx(0.0, abs=1e-9)
-        assert found["pitch_deviation_rad"].worst == pytest.approx(0.0, abs=1e-9)
+        results = margins([on_ramp(slope)], 3.0)
+        assert results["height_deviation_m"].worst == pytest.approx(0.0, abs=1e-9)
+        assert results["pitch_deviation_rad"].worst == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_plan_at_another_height_or_pitch_than_the_road_is_seen():
@@ -109,8 +109,8 @@ def test_three_points_on_a_circle():
 @pytest.mark.parametrize("speed", [0.0, 3.0, 13.9])
 def test_what_is_published_is_in_form(speed):
     """Size, finite numbers, spacing, frame, velocities that belong to the points; a stop ends at rest."""
-    made = config()
-    message = outputs.trajectory(stop_plan(ego(speed), None, None, made), made)
+    settings = config()
+    message = outputs.trajectory(stop_plan(ego(speed), None, None, settings), settings)
     assert message.header.frame_id == "map"
     assert len(message.points) >= 2
     times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in message.points]
@@ -125,7 +125,7 @@ def test_what_is_published_is_in_form(speed):
 @pytest.mark.parametrize("planner", ["route_follower", "constant_velocity"])
 def test_the_recordings_plans_stay_within_every_limit(planner, tmp_path):
     bag = short_bag(tmp_path / "pandaset", "pandaset_002", seconds=100.0, objects=20)
-    count, found = conformance.measure(bag, Config(planner=planner), Console(stderr=True))
+    count, results = conformance.measure(bag, Config(planner=planner), Console(stderr=True))
     assert count > 50
-    exceeded = {name: margin for name, margin in found.items() if name != RAW_FORWARD_SHIFT and not margin.met}
+    exceeded = {name: margin for name, margin in results.items() if name != RAW_FORWARD_SHIFT and not margin.met}
     assert exceeded == {}

@@ -24,7 +24,7 @@ from reflectdrive_ros.maps.lanelet_elements import MapElements
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.maps.vector_map import VectorMap, read_elements
 from reflectdrive_ros.replay import engine, recorded_world
-from reflectdrive_ros.replay.bag_topics import known_sources
+from reflectdrive_ros.replay.bag_topics import scoring_sources
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
@@ -57,7 +57,7 @@ def drive_on(inputs, k):
     """Odometry of the recorded car, and what the inputs make of it."""
     message = drive()[0][20 * k]
     now_ns = convert.stamp_ns(message.header)
-    inputs.put("odometry", message, now_ns)
+    inputs.store.put("odometry", message, now_ns)
     return inputs.snapshot(now_ns), {status.name: status for status in inputs.statuses(now_ns)}
 
 
@@ -68,7 +68,7 @@ def the_route():
 
 def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeypatch):
     _, inputs = lanelet_car(inputs__drivable_type="map")
-    inputs.put("route", the_route(), 0)
+    inputs.store.put("route", the_route(), 0)
     snapshot, lines = drive_on(inputs, 0)
     assert vector_map.NOT_YET in snapshot.problems
     assert snapshot.ego is not None
@@ -78,7 +78,7 @@ def test_until_the_map_is_there_the_car_stops_and_says_what_it_waits_for(monkeyp
 
     go_on = threading.Event()
     monkeypatch.setattr(vector_map, "read_elements", lambda data: go_on.wait(30.0) and read_elements(data))
-    inputs.put("map", map_message(), 0)
+    inputs.store.put("map", map_message(), 0)
     snapshot, lines = drive_on(inputs, 1)
     assert snapshot.observation is None
     assert lines["map"].message == vector_map.BEING_READ in snapshot.problems
@@ -96,9 +96,9 @@ def test_an_observation_by_the_topic_is_the_one_by_the_file():
     observations = []
     for file in ("", str(MAP)):
         _, inputs = lanelet_car(inputs__drivable_type="map", inputs__lanelet_map=file)
-        inputs.put("route", the_route(), 0)
+        inputs.store.put("route", the_route(), 0)
         if not file:
-            inputs.put("map", map_message(), 0)
+            inputs.store.put("map", map_message(), 0)
         for k in range(2):
             inputs.wait_idle()
             snapshot, _ = drive_on(inputs, k)
@@ -119,13 +119,13 @@ def test_without_a_map_before_it_one_that_cannot_be_used_stops_the_car_until_a_g
     config, inputs = lanelet_car()
     core = PlanningCore(config, Clock())
     core.inputs = inputs
-    inputs.put("route", the_route(), 0)
+    inputs.store.put("route", the_route(), 0)
     for k, sent in enumerate((message(), map_message())):
-        inputs.put("map", sent, 0)
+        inputs.store.put("map", sent, 0)
         inputs.wait_idle()
         odometry_now = drive()[0][20 * k]
         now_ns = convert.stamp_ns(odometry_now.header)
-        inputs.put("odometry", odometry_now, now_ns)
+        inputs.store.put("odometry", odometry_now, now_ns)
         report, status = core.step(now_ns).report, {status.name: status for status in inputs.statuses(now_ns)}["map"]
         assert (report.source, status.level) == [(PlanSource.STOP, Level.ERROR), (PlanSource.PLANNER, Level.OK)][k]
         assert (words in report.reason, words in status.message) == ((k == 0,) * 2)
@@ -136,13 +136,13 @@ def test_after_a_map_that_cannot_be_used_the_car_drives_on_by_the_one_before_and
     message, words
 ):
     _, inputs = lanelet_car(inputs__drivable_type="map")
-    inputs.put("route", the_route(), 0)
-    inputs.put("map", map_message(), 0)
+    inputs.store.put("route", the_route(), 0)
+    inputs.store.put("map", map_message(), 0)
     for k in range(2):
         inputs.wait_idle()
         drive_on(inputs, k)
     first = inputs._newest_map()
-    inputs.put("map", message(), 0)
+    inputs.store.put("map", message(), 0)
     for k in range(2, 6):  # 0.4 s apart
         inputs.wait_idle()
         snapshot, lines = drive_on(inputs, k)
@@ -153,7 +153,7 @@ def test_after_a_map_that_cannot_be_used_the_car_drives_on_by_the_one_before_and
         assert "the map before it stays in use" in lines["map"].message
         assert lines["map"].values["refused"] == "1"
         assert {lines[name].level for name in ("route", "drivable")} == {Level.OK}
-    inputs.put("map", map_message(), 0)
+    inputs.store.put("map", map_message(), 0)
     inputs.wait_idle()
     _, lines = drive_on(inputs, 6)
     assert lines["map"].level is Level.OK
@@ -162,40 +162,40 @@ def test_after_a_map_that_cannot_be_used_the_car_drives_on_by_the_one_before_and
 
 def test_bytes_that_are_no_map_message_are_reported_until_a_good_one_comes():
     _, inputs = lanelet_car()
-    inputs.put("route", the_route(), 0)
-    inputs.put("map", map_message(), 0)
+    inputs.store.put("route", the_route(), 0)
+    inputs.store.put("map", map_message(), 0)
     inputs.wait_idle()
     whole = serialize_message(map_message())
-    assert inputs.receive("map", whole[: len(whole) // 2], 0) is None
+    assert inputs.store.receive("map", whole[: len(whole) // 2], 0) is None
     for k in range(0, 20, 5):  # 6 s
         snapshot, lines = drive_on(inputs, k)
         assert snapshot.observation is not None
         assert lines["map"].level is Level.WARN
         assert "the one before it stays in use" in lines["map"].message
-    inputs.receive("map", whole, 0)
+    inputs.store.receive("map", whole, 0)
     inputs.wait_idle()
     assert drive_on(inputs, 20)[1]["map"].level is Level.OK
 
 
 def test_a_new_map_replaces_the_old_one_and_the_same_again_changes_nothing(two_lanes):
     _, inputs = lanelet_car()
-    inputs.put("route", the_route(), 0)
-    inputs.put("map", map_message(), 0)
+    inputs.store.put("route", the_route(), 0)
+    inputs.store.put("map", map_message(), 0)
     inputs.wait_idle()
     drive_on(inputs, 0)
     first = inputs._newest_map()
-    inputs.put("map", map_message(), 0)
+    inputs.store.put("map", map_message(), 0)
     drive_on(inputs, 1)  # it does not wait for the map that comes
     inputs.wait_idle()
     assert inputs._newest_map() is first
-    inputs.put("map", map_message(archive(two_lanes)), 0)
+    inputs.store.put("map", map_message(archive(two_lanes)), 0)
     inputs.wait_idle()
     snapshot, lines = drive_on(inputs, 2)
     assert snapshot.observation is None
     assert lines["route"].message.endswith("is not in Autoware's map: plan the route again on this map")
-    inputs.put("route", route_message([1, 2], (10, 1.75), (190, 1.75)), 0)
+    inputs.store.put("route", route_message([1, 2], (10, 1.75), (190, 1.75)), 0)
     now_ns = convert.stamp_ns(drive()[0][60].header)
-    inputs.put("odometry", odometry(now_ns * 1e-9, x=20.0, y=1.75), now_ns)
+    inputs.store.put("odometry", odometry(now_ns * 1e-9, x=20.0, y=1.75), now_ns)
     assert inputs.snapshot(now_ns).observation is not None
 
 
@@ -222,9 +222,9 @@ def test_of_many_maps_at_once_the_newest_is_read_and_the_others_are_not_waited_f
 def test_a_car_that_only_asks_for_its_road_drives_without_a_map_and_says_so():
     config, inputs = lanelet_car(inputs__route_type="path", inputs__drivable_type="map")
     assert [topic.required for topic in topics.inputs(config) if topic.key == "map"] == [False]
-    inputs.put("route", route(), 0)
-    inputs.put("odometry", odometry(1.0), ns(1.0))
-    inputs.put("acceleration", acceleration(1.0), ns(1.0))
+    inputs.store.put("route", route(), 0)
+    inputs.store.put("odometry", odometry(1.0), ns(1.0))
+    inputs.store.put("acceleration", acceleration(1.0), ns(1.0))
     assert inputs.snapshot(ns(1.0)).observation.drivable is None
     lines = {status.name: status.level for status in inputs.statuses(ns(1.0))}
     assert lines["map"] is lines["drivable"] is Level.WARN
@@ -280,7 +280,7 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
 
 def test_plans_are_scored_against_the_bags_map_whatever_the_planner_reads(bag):
     with BagReader(bag) as reader:
-        part = recorded_world.BagSlice(reader, known_sources(reader))
+        part = recorded_world.BagSlice(reader, scoring_sources(reader))
         vector_map = recorded_world.find_map(part, small())
     assert vector_map.lanelets.keys() == load_map(settings()).lanelets.keys()
 

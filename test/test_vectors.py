@@ -354,7 +354,7 @@ def inputs_on_the_map():
     config = Config(inputs=settings(objects_type="predicted"))
     config = replace(config, planner="constant_velocity", cameras=replace(config.cameras, required=False))
     inputs, positions = Inputs(config), drive()[1]
-    inputs.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
+    inputs.store.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
     return inputs
 
 
@@ -365,10 +365,10 @@ def drive_on(inputs, driven_line, steps=26, first_s=1.0):
         zip(geometry.sample(driven_line, at_m), lead_poses(driven_line, steps), strict=True)
     ):
         seconds = first_s + 0.1 * k
-        inputs.put("odometry", odometry(seconds, *pose), ns(seconds))
+        inputs.store.put("odometry", odometry(seconds, *pose), ns(seconds))
         message = predicted_objects(seconds, (*lead, 7.0, 4.5))
         message.objects[0].object_id.uuid = np.full(16, 7, np.uint8)
-        inputs.put("objects", message, ns(seconds))
+        inputs.store.put("objects", message, ns(seconds))
         snapshot = inputs.snapshot(ns(seconds))
         inputs.wait_idle()
         assert snapshot.observation is not None

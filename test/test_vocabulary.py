@@ -52,20 +52,10 @@ RETIRED = {
 }
 WORD = re.compile("|".join(rf"(?<![A-Za-z])(?:{word})(?![A-Za-z])" for word in RETIRED), re.IGNORECASE)
 
-# loaders know the former names, and files that were written with them stay readable
-FORMER = {
-    "reflectdrive_ros/infra/config_fields.py": {"looked_at"},
-    "reflectdrive_ros/training/settings.py": {"blank", "eyes", "mirror_share", "odds", "worth"},
-    "reflectdrive_ros/training/run_log.py": {"odds", "worth", '"seen"'},
-    "reflectdrive_ros/model/checkpoint.py": {"odds"},
-    "reflectdrive_ros/model/card.py": {'"blocks"', '"real"', '"seen"'},
-    "reflectdrive_ros/cli/export.py": {'"blocks"'},
-    "reflectdrive_ros/cli/eval.py": {"oracle"},
-    "reflectdrive_ros/cli/scenes.py": {"pictures"},
-    "reflectdrive_ros/cli/train.py": {"begin-with", "eyes"},
-    "reflectdrive_ros/data/codec.py": {"pictures"},  # key of a stored scene
-    "reflectdrive_ros/data/cache.py": {"pictures"},  # file of a prepared set
-    "reflectdrive_ros/sim/sampler.py": {"pictures"},  # key of a set's index
+# keys of stored scenes and sets
+STORED = {
+    "reflectdrive_ros/data/codec.py": {"pictures"},
+    "reflectdrive_ros/sim/sampler.py": {"pictures"},
 }
 
 
@@ -81,7 +71,7 @@ def term_of(word):
 
 def uses(file, text):
     """(line number, word) of every retired word in a text."""
-    allowed = FORMER.get(file, ())
+    allowed = STORED.get(file, ())
     for number, line in enumerate(text.splitlines(), 1):
         for found in WORD.finditer(line):
             if found[0] not in allowed:
@@ -96,8 +86,8 @@ def test_no_retired_word_is_used():
     assert not wrong, "\n".join(wrong)
 
 
-def test_former_names_are_allowed_only_where_a_file_still_holds_them():
-    for file, words in FORMER.items():
+def test_retired_words_are_allowed_only_where_a_file_stores_them():
+    for file, words in STORED.items():
         text = (ROOT / file).read_text(encoding="utf-8")
         assert {word for word in words if word not in text} == set(), file
 

@@ -44,8 +44,8 @@ def with_words(**changes):
 
 
 YAML = """
-data: {batch: 2, color_jitter: 0.0}
-rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01, updates: 2}
+data: {batch: 2}
+rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01}
 device: {accelerator: cpu, threads: 1}
 checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 """

@@ -118,7 +118,7 @@ def one_run(
     keys = inputs_sent(messages, args)
     with TemporaryDirectory() as folder:
         log = Path(folder) / "node.log"
-        harness = Harness(config, keys, heard=("trajectory", "status", "diagnostics"))
+        harness = Harness(config, keys, subscribed_keys=("trajectory", "status", "diagnostics"))
         try:
             with running_node(config, {}, log, sim_time=False) as process:
                 harness.wait_for_node(process, log)

@@ -33,7 +33,7 @@ VARIANTS = "variants-"  # begins the files of `variants`
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
-`make docs/bench/NAME.json` measures the numbers of one table and `make results` those of all.
+`make docs/bench/NAME.json` measures one table, `make results` all.
 
 Scores are the PDM score of NAVSIM v1.1 and its sub-scores in percent, on scenes of the
 [proving ground](proving_ground.md): rendered images of generated towns, not the NAVSIM benchmark. They compare planners
@@ -42,9 +42,7 @@ with each other, not with published results. What settings contribute, and the t
 """
 HEAD_SETTINGS = """# Results by setting
 
-Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
-`make docs/bench/NAME.json` measures the numbers of one table. The effect of settings on the scores of
-[results.md](results.md), and the time of a step, in the network and beside it.
+Made by `reflectdrive bench results`, as [results.md](results.md): settings side by side, and the time of a step.
 """
 STALE_NOTE = (
     "Numbers marked **stale** are not of the code of commit {}: they are of older code or of an uncommitted change.\n"
@@ -189,17 +187,19 @@ def _scores(row: Numbers) -> Sequence[str]:
 
 
 def families(files: Mapping[str, Numbers]) -> str:
-    """PDMS by family of each driver on `test`, one table per file."""
-    parts = []
-    for stem, numbers in _scored_files(files, "test").items():
-        drivers = {_row_name(stem, "test", name): row["families"] for name, row in numbers["drivers"].items()}
-        names = sorted({family for row in drivers.values() for family in row})
-        rows = [
-            (f"`{name}`", *(cell(row.get(family, {}).get("pdms")) for family in names)) for name, row in drivers.items()
-        ]
-        table = markdown(("driver", *names), rows)
-        parts.append(f"{table}\n{origin({stem: numbers})}")
-    return "## By family\n\nPDMS on `test`.\n\n" + "\n".join(parts) if parts else ""
+    """PDMS by family of each driver on `test`, of the files of `open_loop`."""
+    drivers = {
+        _row_name(stem, "test", name): row["families"]
+        for stem, numbers in _scored_files(files, "test").items()
+        for name, row in numbers["drivers"].items()
+    }
+    if not drivers:
+        return ""
+    names = sorted({family for row in drivers.values() for family in row})
+    rows = [
+        (f"`{name}`", *(cell(row.get(family, {}).get("pdms")) for family in names)) for name, row in drivers.items()
+    ]
+    return f"## By family\n\nPDMS on `test`, of the same files.\n\n{markdown(('driver', *names), rows)}"
 
 
 CLOSED = {

@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--runs", type=arguments.positive_int(10_000), default=15, help="repetitions to take medians over"
     )
     parser.add_argument("--golden", type=Path, metavar="FILE", help="golden scenes, if they are not beside the package")
-    arguments.add_renamed_options(parser, {"scenes": "--golden"})
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers as JSON")
 
 

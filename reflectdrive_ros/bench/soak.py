@@ -115,7 +115,7 @@ class ProcessMonitor:
         self._before: float | None = None
 
     def sample(self, pid: int, answers: PlannerOutputs) -> None:
-        for at, status in answers.kept["status"]:
+        for at, status in answers.received["status"]:
             if self._before is not None:
                 self.gaps_ms.append(1e3 * (at - self._before))
             self._before = at
@@ -125,7 +125,7 @@ class ProcessMonitor:
                 self.late += 1
                 self.late_steps[status.step_kind] += 1
             self.stops += status.source == status.SOURCE_STOP
-        for messages in answers.kept.values():  # the drive is long: what has been counted is let go
+        for messages in answers.received.values():  # the drive is long: what has been counted is let go
             messages.clear()
         if time.perf_counter() >= self._due:
             self._due = time.perf_counter() + 1.0

@@ -34,7 +34,7 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
     "drivefine": (f"{PACKAGE}/planning/drivefine.py", *TOKENS, "models/drivefine_small"),
     "reflexdiffusion": (
         *(f"{PACKAGE}/planning/{name}.py" for name in ("reflexdiffusion", "denoiser", "ego_future", "confidence")),
-        *(f"{PACKAGE}/model/curve", f"{PACKAGE}/features/vectors.py", f"{PACKAGE}/runtime/vector_batch.py"),
+        *(f"{PACKAGE}/model/denoiser", f"{PACKAGE}/features/vectors.py", f"{PACKAGE}/runtime/vector_batch.py"),
         *(f"{PACKAGE}/runtime/torch_denoiser.py", "models/reflexdiffusion_small"),
     ),
 }

@@ -164,7 +164,7 @@ def verdict(name: str, found: Difference) -> str:
     """In words."""
     if found.interval is None:
         return "too few clusters"
-    if not found.shown:
+    if not found.is_significant:
         return NO_DIFFERENCE
     return "B better" if (found.difference < 0) == MEASURES[name].less_is_better else "A better"
 
@@ -184,7 +184,7 @@ def numbers(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[
                 "difference": round(one.difference, 6),
                 "difference_95": None if one.interval is None else [round(end, 6) for end in one.interval],
                 "p": None if one.p is None else round(one.p, 6),
-                "shown": one.shown,
+                "shown": one.is_significant,
             }
             for name, one in found.items()
         },
@@ -216,7 +216,7 @@ def notes(a: Replays, b: Replays, found: Mapping[str, Difference], bags: list[st
             f"a difference can be shown from {CLUSTERS_MIN} clusters on: {CLUSTERS_MIN} stretches of {CLUSTER_S:.0f} s "
             f"that both replays planned, within one bag or several, or {BAGS_MIN} bags of any length"
         )
-    if not any(one.shown for one in found.values()):
+    if not any(one.is_significant for one in found.values()):
         said.append(f"{NO_DIFFERENCE} between A and B")
     alone = sorted((a.bags.keys() | b.bags.keys()) - set(bags))
     if alone:

@@ -78,7 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--planner", help="recipe to use instead of the default")
     cli_args.add_model_arguments(parser)
     arguments.add_settings_argument(parser)
-    arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for bag, plans and report")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
     parser.add_argument("--live", action="store_true", help="show the drive in a browser while it runs")

@@ -47,5 +47,5 @@ def _table(findings: list[Finding]) -> Table:
         state = Text(finding.state.value, colours[finding.state])
         if finding.state is State.MISSING and not finding.required:
             state = Text(f"{finding.state.value} (optional)", "dim")
-        table.add_row(finding.name, state, finding.found, finding.todo)
+        table.add_row(finding.name, state, finding.detail, finding.todo)
     return table

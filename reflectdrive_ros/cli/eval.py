@@ -25,7 +25,7 @@ from rich.console import Console
 from ..core.config import Config, ConfigError
 from ..data import real_tracks, sets
 from ..data.scene import FAMILIES
-from ..evaluation import closed_loop, open_loop, privilege, recorded_tracks, variants
+from ..evaluation import closed_loop, open_loop, recorded_tracks, variants
 from ..evaluation.privilege import PRIVILEGES
 from ..evaluation.variants import Variant
 from ..infra import arguments
@@ -44,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|DIR",
         help=f"scene set {', '.join(names)}, or the folder of a set or of recordings (default: {real_tracks.NAME})",
     )
-    arguments.add_renamed_options(parser, {"set": "--scenes", "oracle": "--privilege"})
     parser.add_argument(
         "--planner",
         nargs="+",
@@ -78,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     scenes.add_argument(
         "--privilege",
         nargs="+",
-        type=privilege.parse,
         choices=PRIVILEGES,
         metavar="NAME",
         help="inputs beyond images: words (command, speed limit, instruction), route (also the route), "

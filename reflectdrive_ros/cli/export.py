@@ -61,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="action sequences per step, or of a denoiser 1 or 2 scenes per call (2 for guidance); default: any number "
         "(the best for CPUs; engines of TensorRT then take as many as the card has goals)",
     )
-    arguments.add_renamed_options(parser, {"blocks": "--batch"})
     parser.add_argument(
         "--camera",
         type=_size,

@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cli_args.add_model_arguments(parser)
     parser.add_argument("--config", type=Path, help="configuration file (YAML)")
     arguments.add_settings_argument(parser)
-    arguments.add_renamed_options(parser, {"set": "--setting"})
     parser.add_argument(
         "--topic", action="append", default=[], metavar="KEY=NAME", help="topic of the bag for an input; KEY=: none"
     )

@@ -34,7 +34,6 @@ MAX_SHOWN = 1000  # scenes in one image
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenes", choices=sets.SIZES, default="test", help="scene set")
-    arguments.add_renamed_options(parser, {"set": "--scenes", "no-pictures": "--no-images"})
     parser.add_argument(
         "--count",
         type=arguments.positive_int(10_000_000),

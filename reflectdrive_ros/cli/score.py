@@ -2,8 +2,7 @@
 
 SCENES has one scene a line, OUT gets one row per scene and trajectory, both as described in
 test/data/golden/SCHEMA.md (gzipped where the name ends in .gz). Scores are PDMS of NAVSIM v1.1 and EPDMS of v2 with and
-without the human filter, by the rules of the official code. The weights of sub-scores are settings, by default the
-official ones.
+without the human filter, by the rules of the official code. No setting (--setting) changes them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..core.config import Config, ScoringConfig, override_dotted
 from ..core.tokens import Codebook
 from ..evaluation import golden
 from ..evaluation.golden import GoldenError
-from ..infra import arguments
 from ..infra.command import command, make_table
 from ..infra.documents import DocumentError, array, check_fields, maybe, named, number, text, whole
 from ..infra.files import atomic_file
@@ -45,7 +41,6 @@ ROW = {  # of a file of scores
     "EC": maybe(number()),
     "sim": maybe(array(array(number(), 9, 9), 40, 40)),
 }
-WEIGHTS = tuple(f"scoring.{field.name}" for field in fields(ScoringConfig) if field.name != "form")
 TOLERANCE = 1e-6  # of a score, and of a simulated state in m, rad, m/s ..
 
 
@@ -57,18 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", type=Path, metavar="SCORES", help="known scores of these scenes: count differences"
     )
     parser.add_argument("--codebook", action="store_true", help="what rounding to the 0.3 m codebook costs the experts")
-    arguments.add_settings_argument(parser, f"a weight, may be repeated: {', '.join(WEIGHTS)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers as JSON")
 
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when a file cannot be used."""
-    scoring = override_dotted(Config(), arguments.settings_of(args.settings, WEIGHTS)).scoring
     known = None if args.against is None else known_scores(args.against)
-    numbers = score_file(args.scenes, args.out, known, states=args.states, console=errors, scoring=scoring)
+    numbers = score_file(args.scenes, args.out, known, states=args.states, console=errors)
     if args.codebook:
-        numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook(), scoring)
+        numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook())
     write_numbers(args.json, numbers)
     console.print(table(numbers))
 
@@ -92,7 +85,6 @@ def score_file(
     *,
     states: bool,
     console: Console,
-    scoring: ScoringConfig = golden.OFFICIAL,
 ) -> dict[str, Any]:
     """Scores the scenes of one file into another and returns the numbers of the table.
 
@@ -110,7 +102,7 @@ def score_file(
     open_text: Any = gzip.open if out.suffix == ".gz" else open
     with atomic_file(out) as part, open_text(part, "wt", encoding="utf-8") as file:
         for scene in track_progress(golden.read_scenes(scenes), "scoring", console, count):
-            scores = golden.score_official(scene, scoring)
+            scores = golden.score_official(scene)
             for row in golden.score_rows(scene, scores, states=states):
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
                 rows += 1

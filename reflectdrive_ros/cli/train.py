@@ -50,9 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
     add_teacher_argument(sft_parser)
-    arguments.add_renamed_options(
-        sft_parser, {"begin-with": "--init-from", "language": "--language-weights", "eyes": "--vision-weights"}
-    )
     sft_parser.set_defaults(defaults=TrainConfig())
     for name, title, description, begun_from, defaults in (
         (

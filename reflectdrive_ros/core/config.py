@@ -14,8 +14,11 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -52,7 +55,7 @@ SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with t
     ),
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",
-        "2f7a697ddc9e279a72c534367075426225f6010a608120070e1909450e1c387a",
+        "66dc3a0f5a8e85e6c52676160dc3e1d5c3151d55a6942e0e057ff40310aeb33f",
     ),
 }
 DENOISER_PLANNERS = frozenset({"reflexdiffusion"})  # their network reads lanes and agents, no images
@@ -85,11 +88,6 @@ class CamerasConfig:
     match_tolerance_s: float = setting(
         0.06, "largest difference between the stamps of the cameras of one instant", 0.0, 1.0
     )
-    pair_interval_s: float = setting(0.5, "age of the older of the two camera instants that a planner gets", 0.0, 5.0)
-    pair_tolerance_s: float = setting(0.12, "tolerance on that age", 0.0, 1.0)
-    megapixels_max: float = setting(
-        16.0, "larger images are refused by their header, before decoding; 4K has 8.3", 0.01, 1000.0
-    )
     reproject: bool = setting(
         True,
         "re-project images of another rig into the network's cameras, from camera_info and /tf_static; false: only "
@@ -103,9 +101,6 @@ class CamerasConfig:
         "what the images are, in the words of a model's card: recorded images (real cameras) or rendered images (the "
         "proving ground, whose bags say it themselves)",
     )
-    frozen_after: int = setting(
-        10, "number of identical consecutive images after which the camera counts as frozen", 2, 1000
-    )
     required: bool = setting(
         True,
         "stop if the cameras are missing; set it to false for constant_velocity and route_follower where there are no "
@@ -113,14 +108,40 @@ class CamerasConfig:
     )
 
 
+MAX_AGE_S = {  # input -> age above which its newest message describes another scene
+    "image": 0.25,  # at the start of a step
+    "odometry": 0.2,
+    "acceleration": 0.5,  # older ones count as 0, and those below as unknown, with a diagnostic
+    "objects": 0.5,
+    "drivable": 0.5,
+    "obstacles": 0.3,
+    "lights": 1.0,  # lamps are hidden for some frames; an older state counts as the settings of `lights` say
+}
+
+
+@cache
+def _max_ages_s(entries: tuple[str, ...]) -> Mapping[str, float]:
+    """MAX_AGE_S with the entries NAME=SECONDS of `inputs.max_age_s`. Raises ConfigError for one that is none."""
+    ages = dict(MAX_AGE_S)
+    for entry in entries:
+        name, _, seconds = entry.partition("=")
+        if name not in ages or not re.fullmatch(r"\d+(\.\d+)?", seconds) or float(seconds) > 10.0:
+            raise ConfigError(
+                f"inputs.max_age_s holds {entry!r:.80}, expected NAME=SECONDS: a name of {', '.join(ages)}, and 0 to 10"
+            )
+        ages[name] = float(seconds)
+    return MappingProxyType(ages)
+
+
 @dataclass(frozen=True)
 class InputsConfig:
-    """Which inputs are used, and their maximum age against the newest image (against odometry without cameras)."""
+    """Which inputs are used, and what of them is refused."""
 
-    image_max_age_s: float = setting(0.25, "oldest image that may start a step", 0.0, 10.0)
-    odometry_max_age_s: float = setting(0.2, "age of odometry against the image", 0.0, 10.0)
-    acceleration_max_age_s: float = setting(0.5, "acceleration; older ones count as 0, with a diagnostic", 0.0, 10.0)
-    objects_max_age_s: float = setting(0.5, "objects; older ones count as unknown, with a diagnostic", 0.0, 10.0)
+    max_age_s: tuple[str, ...] = setting(
+        (),
+        "largest ages against the newest image (against odometry without cameras) other than the built-in ones, as "
+        f"NAME=SECONDS: {', '.join(f'{name} {age:g}' for name, age in MAX_AGE_S.items())}",
+    )
     route_type: str = setting("path", "path (nav_msgs/Path) or lanelet (autoware_planning_msgs/LaneletRoute)")
     lanelet_map: str = setting(
         "",
@@ -136,7 +157,6 @@ class InputsConfig:
         "none",
         "source of the drivable space: none, map (the lanelets of inputs.lanelet_map or the topic) or grid",
     )
-    drivable_max_age_s: float = setting(0.5, "drivable grid; older ones count as unknown, with a diagnostic", 0.0, 10.0)
     obstacles_type: str = setting(
         "none", "cloud: unclassified obstacles from a PointCloud2 without ground points; none: no such topic"
     )
@@ -145,13 +165,6 @@ class InputsConfig:
         "groups (autoware_perception_msgs/TrafficLightGroupArray) or none; used where a map is read, which has the "
         "stop lines",
     )
-    lights_max_age_s: float = setting(
-        1.0, "state of a traffic light; an older one counts as lights.unknown_after_red or lights.unknown", 0.0, 10.0
-    )
-    obstacles_max_age_s: float = setting(0.3, "point cloud; older ones count as unknown, with a diagnostic", 0.0, 10.0)
-    grid_resolution_max_m: float = setting(0.5, "a coarser grid is refused: it cannot resolve a lane", 0.05, 5.0)
-    objects_max: int = setting(500, "objects kept, nearest first; the rest is counted in the diagnostics", 1, 100_000)
-    object_extent_max_m: float = setting(40.0, "a longer box is refused as a perception fault", 1.0, 60.0)
     message_max_mb: float = setting(
         2.0,
         "larger objects, routes and transforms are refused unread: reading blocks the node for 5 to 20 ms per MB",
@@ -165,10 +178,13 @@ class InputsConfig:
         1000.0,
     )
 
-    # Constants, not settings: without an annotation they are no fields.
-    grid_free_below = 50  # cells of a grid below this value are drivable; unknown ones are not
-    route_points_max = 2000  # longer routes are thinned
-    clock_jump_s = 1.0  # stamps that go back by more are a restart: buffers are cleared
+    def __post_init__(self) -> None:
+        _max_ages_s(self.max_age_s)
+
+    @property
+    def max_ages_s(self) -> Mapping[str, float]:
+        """Largest age of each input of MAX_AGE_S."""
+        return _max_ages_s(self.max_age_s)
 
     @property
     def needs_map(self) -> bool:
@@ -208,12 +224,7 @@ class GuardConfig:
     )
     max_speed_mps: float = setting(40.0, "largest speed of a plan", 0.5, 80.0)
     max_acceleration_mps2: float = setting(5.0, "largest acceleration of a plan", 0.5, 15.0)
-    max_deceleration_mps2: float = setting(9.0, "largest deceleration of a plan", 0.5, 15.0)
     max_lateral_acceleration_mps2: float = setting(6.0, "speed squared times curvature", 0.5, 15.0)
-    max_curvature_per_m: float = setting(0.35, "largest curvature of a plan", 0.01, 2.0)
-    max_start_gap_m: float = setting(
-        2.0, "largest distance of the first pose from where the present speed leads", 0.1, 10.0
-    )
     comfort_braking_mps2: float = setting(2.5, "deceleration of the stop plan, first choice", 0.5, 5.0)
     hard_braking_mps2: float = setting(5.0, "second choice, if the first collides", 0.5, 9.0)
     emergency_braking_mps2: float = setting(8.0, "last choice", 0.5, 12.0)
@@ -251,33 +262,15 @@ class EngineConfig:
     """Deadlines, and what is published when a plan is late or refused."""
 
     deadline_ms: float = setting(80.0, "a plan that took longer is LATE", 1.0, 10_000.0)
-    carry_max_s: float = setting(1.0, "how long an accepted plan may be reused in place of a refused one", 0.0, 5.0)
-    max_lateral_shift_m: float = setting(
-        0.5, "largest lateral distance to the last plan, unless safety requires more; 0: no limit", 0.0, 10.0
-    )
     watchdog_ms: float = setting(
         250.0, "without a finished step for this long the watchdog publishes the stop plan", 20.0, 1e4
     )
 
 
 @dataclass(frozen=True)
-class IdmConfig:
-    """Intelligent Driver Model of the planner route_follower."""
-
-    max_acceleration_mps2: float = setting(1.5, "largest acceleration", 0.1, 5.0)
-    comfortable_braking_mps2: float = setting(2.0, "comfortable deceleration", 0.1, 8.0)
-    headway_s: float = setting(1.5, "time gap to the car ahead", 0.2, 5.0)
-    min_gap_m: float = setting(2.0, "gap at standstill", 0.0, 20.0)
-    lane_margin_m: float = setting(0.3, "objects this close to the path of the vehicle block it", 0.0, 5.0)
-    max_lateral_acceleration_mps2: float = setting(2.0, "limit of lateral acceleration in curves", 0.2, 6.0)
-
-
-@dataclass(frozen=True)
 class OutputConfig:
     """What is published."""
 
-    dt_s: float = setting(0.1, "interval of published points; Autoware's smoothers assume 0.1", 0.02, 1.0)
-    horizon_s: float = setting(8.0, "horizon of the plans of the baselines", 1.0, 20.0)
     map_frame: str = setting("map", "frame of the published plans")
     generator_name: str = setting(
         "ReflectDrive",
@@ -288,17 +281,9 @@ class OutputConfig:
 
 @dataclass(frozen=True)
 class ScoringConfig:
-    """Form and weights of the driving score; the defaults are those of NAVSIM."""
+    """Form of the driving score."""
 
     form: str = setting("pdms", "pdms (NAVSIM v1.1) or epdms (v2: more multipliers, lane keeping, extended comfort)")
-    progress_weight: float = setting(5.0, "ego progress", 0.0, 100.0)
-    ttc_weight: float = setting(5.0, "time to collision", 0.0, 100.0)
-    comfort_weight: float = setting(2.0, "comfort", 0.0, 100.0)
-    lane_keeping_weight: float = setting(2.0, "lane keeping; epdms only", 0.0, 100.0)
-    extended_comfort_weight: float = setting(
-        2.0, "consistency with the previous plan; epdms with a previous plan only", 0.0, 100.0
-    )
-    clearance_max_m = 5.0  # m, larger gaps to other boxes are reported as this; a constant, not a setting
 
     def __post_init__(self) -> None:
         if self.form not in ("pdms", "epdms"):
@@ -353,20 +338,6 @@ class RepairConfig:
         0,
         100,
     )
-    max_stalled_iterations: int = setting(1, "stop after this many iterations without improvement", 1, 100)
-    delta: int = setting(
-        5,
-        "search radius around a waypoint, Manhattan distance in bins: 61 token pairs (paper: 10, 221 pairs; on `val` "
-        "3, 5 and 10 score the same within noise)",
-        0,
-        30,
-    )
-    stop_gap_m: float = setting(
-        1.0,
-        "plans that search and repair consider safe stop before an agent with this gap; less where less is free",
-        0.0,
-        10.0,
-    )
 
 
 @dataclass(frozen=True)
@@ -389,7 +360,6 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     lights: LightsConfig = field(default_factory=LightsConfig)
-    idm: IdmConfig = field(default_factory=IdmConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from .field_checks import check_finite, check_positive, check_stamp, keep_array
 
 Array = NDArray[Any]
+PLAN_DT_S = 0.1  # between the points of a published plan: Autoware's smoothers assume it
+PLAN_HORIZON_S = 8.0  # of plans that no network makes: the baselines' and the stop plan
 
 
 class Command(IntEnum):
@@ -379,7 +381,7 @@ class SafetyCheck:
 
     objects: ForecastSource | None = None  # source of the agents' future; None: objects are unknown
     objects_age_s: float = 0.0
-    clearance_m: float | None = None  # smallest gap to another box, reported up to `scoring.clearance_max_m`
+    clearance_m: float | None = None  # smallest gap to another box, reported up to CLEARANCE_MAX_M of the scorer
     drivable: bool = False  # whether the drivable space was known
     drivable_age_s: float = 0.0
     road_clearance_m: float | None = None  # from the car's outline to the road's edge, smallest; negative outside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..infra.config_fields import ConfigError, setting
+from ..infra.config_fields import setting
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class ReflectDrive2Config:
 
     draft_rounds: int = setting(3, "decoding rounds of the draft of a full step", 1, 14)
     edit_rounds: int = setting(3, "rounds of AutoEdit in a full step", 0, 14)
-    lite_edit_rounds: int = setting(1, "rounds of AutoEdit in a lite step", 0, 14)
     lite_steps_per_full: int = setting(1, "1 alternates full and lite steps; 0 makes every step a full one", 0, 100)
     score_goals: bool = setting(
         True,
@@ -46,10 +45,6 @@ class ReflectDrive2Config:
         0.0,
         20.0,
     )
-    max_deviation_m: float = setting(
-        1.0, "full step: distance of the vehicle from its position in the last plan", 0.0, 100.0
-    )
-    low_confidence: float = setting(0.15, "full step: mean token probability of the last plan below this", 0.0, 1.0)
     repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
 
 
@@ -85,7 +80,6 @@ class DriveFineConfig:
         1,
         32,
     )
-    temperature: float = setting(1.0, "sampling temperature of the candidates after the first", 0.01, 10.0)
     rank_plans: bool = setting(
         False,
         "choose among the candidates by the plan value of the network, if neither objects nor drivable space are known "
@@ -99,8 +93,6 @@ class ReflexDiffusionConfig:
     """The recipe reflexdiffusion; the defaults are those of the paper unless the text says otherwise."""
 
     steps: int = setting(10, "steps of the sampler; one more evaluation ends it", 2, 100)
-    sampler: str = setting("dpm", "dpm (DPM-Solver++ of second order) or ddim")
-    noise: float = setting(0.0, "scale of the noise that a plan starts from; 0: none (paper: 1)", 0.0, 2.0)
     guidance: float = setting(
         1.0,
         "weight of classifier-free guidance: 1 uses all conditions, 0 only the route (paper: 0.9; 1.3 scores 1.2 more "
@@ -109,15 +101,8 @@ class ReflexDiffusionConfig:
         3.0,
     )
     reflection: bool = setting(True, "do a step again if the confidence of its predicted plan is low")
-    reflection_guidance: float = setting(0.0, "guidance of the noise that is added again", 0.0, 3.0)
-    confidence_min: float = setting(0.8, "steps with a lower confidence are reflected", 0.0, 1.0)
-    reflections_max: int = setting(10, "largest number of reflected steps per plan", 0, 100)
     repair: bool = setting(
         True,
         "check the plan if objects or drivable space are known, and brake or follow the route if it is unsafe; drive "
         "it more slowly where that scores better, if objects and traffic lights are known",
     )
-
-    def __post_init__(self) -> None:
-        if self.sampler not in ("dpm", "ddim"):
-            raise ConfigError(f"reflexdiffusion.sampler is '{self.sampler}', expected dpm or ddim")

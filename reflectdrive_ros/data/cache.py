@@ -5,7 +5,7 @@ stored beside the set as plain arrays: images at the network's size, words (of t
 state, route, the expert's points, the distance map of the road's edge and the occupancy around the car. 20,000 scenes
 take 16 GB at 288 x 144.
 
-    train/ train-00000.tar ..     train.prepared-1a2b3c4d/ train-00000-<hash>.pictures.npy .distances.npy .rest.npz ..
+    train/ train-00000.tar ..     train.prepared-1a2b3c4d/ train-00000-<hash>.images.npy .distances.npy .rest.npz ..
 
 A shard's `rest` is written last, and every file appears complete or not at all, so that after a kill only missing files
 are written. File names carry the hash of their shard and the folder's name that of the network's inputs, so that stale
@@ -39,11 +39,9 @@ from .shards import SetError, ShardNote
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-FORMAT = 7
-FILES = {"images": "pictures.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
+FORMAT = 8
+FILES = {"images": "images.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
 NAME_DTYPE = "S100"  # `codec.NAME`
-FORMER_ARRAYS = {"taken": "occupancy"}  # names in caches that an earlier version wrote
-ADDED_ARRAYS = {"known": np.array([True, True]), "tags": np.array(b"", NAME_DTYPE)}  # of a scene in earlier caches
 MIRRORED_COMMANDS = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 MIRRORED_WORDS = {"left": "right", "right": "left"}
 
@@ -104,7 +102,7 @@ class CachedSet:
     location: Array  # (N, 2) shard, row
     names: Array  # (N,) bytes, of the scenes
     known: Array  # (N, 2) bool, whether the road and whether other agents are known
-    tags: Array  # (N,) bytes, scenario tags; empty in caches of an earlier version
+    tags: Array  # (N,) bytes, scenario tags
     notes: tuple[ShardNote, ...]  # of the shards, in the order of `location`
     key: str  # of the scenes and of the stored arrays
     shares: Array | None = None  # (N,) probability of each scene in a batch; None: each once per epoch
@@ -139,8 +137,6 @@ def merge(sets: Sequence[CachedSet], weights: Sequence[float], tags: Mapping[str
 
 def tag_shares(scenes: CachedSet, tags: Mapping[str, float]) -> Array:
     """(N,) probabilities of the scenes of a set by their scenario tags. Raises SetError as `merge`."""
-    if tags and (scenes.tags == b"").any():
-        raise SetError("the set was prepared by an earlier version, without scenario tags: remove its .prepared folder")
     found = np.array([tags.get(tag.decode(), 1.0) for tag in scenes.tags.tolist()])
     if not found.sum() > 0.0:
         known = ", ".join(sorted({tag.decode() for tag in scenes.tags.tolist()}))
@@ -283,11 +279,8 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
     images, distances, location = [], [], []
     for number, note in enumerate(notes):
         for name, values in read_stored(cache_file(home, note, "rest.npz")).items():
-            rest.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
+            rest.setdefault(name, []).append(values)
         count = len(rest["text"][-1])
-        for name, values in ADDED_ARRAYS.items():
-            if len(rest.get(name, ())) <= number:
-                rest.setdefault(name, []).append(np.full((count, *values.shape), values))
         images.append(np.load(cache_file(home, note, FILES["images"]), mmap_mode="r", allow_pickle=False))
         distances.append(np.load(cache_file(home, note, FILES["distances"]), mmap_mode="r", allow_pickle=False))
         location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))

@@ -36,9 +36,9 @@ from ..infra.progress import ShownProgress
 from ..infra.provenance import program_sha256
 from ..infra.storage import local_copy
 from ..maps.lanelet_map import LaneletMap
-from ..replay.bag_topics import TOPIC_KEYWORDS, TopicMapping, known_sources, map_topics
+from ..replay.bag_topics import TOPIC_KEYWORDS, TopicMapping, map_topics, scoring_sources
 from ..replay.engine import recorded_path
-from ..replay.many import find_bags_in, made_by
+from ..replay.many import find_bags_in, result_dependencies
 from ..replay.recorded_world import BagSlice, find_map
 from ..ros import outputs, topics
 from ..ros.bag import BagError, BagReader, DamagedMessage
@@ -95,7 +95,7 @@ class Dataset:
 
 
 def make_dataset(
-    given: Sequence[Path],
+    paths: Sequence[Path],
     out: Path,
     options: DatasetOptions,
     config: Config,
@@ -110,13 +110,16 @@ def make_dataset(
     a file that cannot be written. A bag that cannot be used is named in `failures`.
     """
     check_folder(out)
-    bags, failures = find_bags_in(given)
+    bags, failures = find_bags_in(paths)
     names = drive_names(bags)
     program = program_sha256()
     jobs = []
     for bag, drive in names.items():
         try:
-            content = {**made_by(bag, replace(options, overrides=None), config, program), "size": image_size}
+            content = {
+                **result_dependencies(bag, replace(options, overrides=None), config, program),
+                "size": image_size,
+            }
         except OSError as fault:
             failures[str(bag)] = f"{fault.filename or bag} cannot be used: {fault.strerror}"
             continue
@@ -135,8 +138,8 @@ def make_dataset(
     join_indices(todo, parts)
     rows: dict[str, list[FrameRow]] = {}
     for job in jobs:
-        if str(job.bag) not in failures and (found := read_index(job)) is not None:
-            header, rows[job.drive] = found
+        if str(job.bag) not in failures and (bag_index := read_index(job)) is not None:
+            header, rows[job.drive] = bag_index
             if header["notice"]:
                 notices[str(job.bag)] = header["notice"]
             if not any(row.valid for row in rows[job.drive]):
@@ -144,17 +147,17 @@ def make_dataset(
     rows = assign_splits(rows, val_share)
     jobs = [job for job in jobs if job.drive in rows]
     folders = {folder: plan_shards(rows, folder) for folder in (SPLITS if val_share else ("",))}
-    jobs = [replace(job, wanted=missing_shards(job, folders, out)) for job in jobs]
+    jobs = [replace(job, pending_shards=missing_shards(job, folders, out)) for job in jobs]
     write_indices(folders, jobs, out, failures)  # what is whole now: an interrupted run leaves a readable set
-    todo = [job for job in jobs if job.wanted]
-    counts = count_parts([len(job.wanted or ()) for job in todo], workers)
+    todo = [job for job in jobs if job.pending_shards]
+    counts = count_parts([len(job.pending_shards or ()) for job in todo], workers)
     parts = [part for job, count in zip(todo, counts, strict=True) for part in shard_parts(job, count)]
     failures |= run_jobs(parts, work, workers, "writing scenes", errors)
     indices = write_indices(folders, jobs, out, failures)
     every = [row for drive in rows.values() for row in drive]
     if not any(index.scenes for index in indices.values()):
-        said = "; ".join(failures.values()) or "no bag is given"
-        raise BagError(f"no scene was made: {said}")
+        reasons = "; ".join(failures.values()) or "no bag is given"
+        raise BagError(f"no scene was made: {reasons}")
     frame_index.write_rows(out / ALL_FRAMES, {"val_share": val_share}, every)
     return Dataset(every, indices, failures, notices, options.tick_s)
 
@@ -163,24 +166,26 @@ def check_folder(out: Path) -> None:
     """Raises SetError for a folder with another set or with one of another version."""
     for folder in (out, *(out / split for split in SPLITS)):
         if (folder / shards.INDEX).exists():
-            made = shards.index_of(folder).made_by
-            if "dataset_format" not in made:
+            dependencies = shards.index_of(folder).made_by
+            if "dataset_format" not in dependencies:
                 raise SetError(f"{folder} holds another set of scenes: name another folder with --out")
-            frame_index.check_format(folder / shards.INDEX, made["dataset_format"])
+            frame_index.check_format(folder / shards.INDEX, dependencies["dataset_format"])
     if (out / ALL_FRAMES).exists():
         frame_index.read_rows(out / ALL_FRAMES)
 
 
 def drive_names(bags: Sequence[Path]) -> dict[Path, str]:
     """Bag -> name of its drive, which names scenes and files. Raises BagError for two of one name."""
-    found: dict[str, Path] = {}
+    bag_by_name: dict[str, Path] = {}
     for bag in bags:
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", resolve(bag).stem if bag.is_file() else resolve(bag).name)
         name = name[:DRIVE_CHARACTERS]
-        if name in found:
-            raise BagError(f"two drives have the name '{name}', {found[name]} and {bag}: rename one of these folders")
-        found[name] = bag
-    return {bag: name for name, bag in found.items()}
+        if name in bag_by_name:
+            raise BagError(
+                f"two drives have the name '{name}', {bag_by_name[name]} and {bag}: rename one of these folders"
+            )
+        bag_by_name[name] = bag
+    return {bag: name for name, bag in bag_by_name.items()}
 
 
 def digest_of(content: Any) -> str:
@@ -194,25 +199,29 @@ Shards = dict[str, tuple[str, tuple[int, ...]]]  # name of a shard -> its drive,
 
 def plan_shards(rows: dict[str, list[FrameRow]], folder: str) -> Shards:
     """The shards of a folder; `rows` get the names of their scenes."""
-    found: Shards = {}
+    planned: Shards = {}
     for drive, each in rows.items():
         ticks = tuple(row.tick for row in each if row.valid and row.split == folder)
         for first in range(0, len(ticks), SHARD_SCENES):
-            found[f"{drive}-{first // SHARD_SCENES:05d}"] = drive, ticks[first : first + SHARD_SCENES]
+            planned[f"{drive}-{first // SHARD_SCENES:05d}"] = drive, ticks[first : first + SHARD_SCENES]
         rows[drive] = [
             replace(row, scene=f"{drive}-{row.tick:06d}") if row.valid and row.split == folder else row for row in each
         ]
-    return found
+    return planned
 
 
-def shard_made_by(job: Job, ticks: Sequence[int]) -> dict[str, Any]:
-    return {"dataset_format": frame_index.FORMAT, "drive": job.drive, "sha256": digest_of([job.made_by, list(ticks)])}
+def shard_dependencies(job: Job, ticks: Sequence[int]) -> dict[str, Any]:
+    return {
+        "dataset_format": frame_index.FORMAT,
+        "drive": job.drive,
+        "sha256": digest_of([job.dependencies_sha256, list(ticks)]),
+    }
 
 
 def whole_note(job: Job, folder: Path, name: str, ticks: Sequence[int]) -> ShardNote | None:
     """The note of a shard that is intact and would be the same now."""
     note = shards.note_of(folder, name)
-    if note is None or note.made_by != shard_made_by(job, ticks):
+    if note is None or note.made_by != shard_dependencies(job, ticks):
         return None
     try:
         shards.content_of(folder, note)
@@ -233,9 +242,12 @@ def missing_shards(job: Job, folders: Mapping[str, Shards], out: Path) -> tuple[
 
 def shard_parts(job: Job, count: int) -> list[Job]:
     """The job as several, each with shards that follow each other."""
-    assert job.wanted is not None
-    size = -(-len(job.wanted) // count)
-    return [replace(job, wanted=job.wanted[first : first + size]) for first in range(0, len(job.wanted), size)]
+    assert job.pending_shards is not None
+    size = -(-len(job.pending_shards) // count)
+    return [
+        replace(job, pending_shards=job.pending_shards[first : first + size])
+        for first in range(0, len(job.pending_shards), size)
+    ]
 
 
 def write_indices(
@@ -243,7 +255,7 @@ def write_indices(
 ) -> dict[str, Index]:
     """Writes the index of each folder from the shards that are whole; shards of earlier runs are removed."""
     by_drive = {job.drive: job for job in jobs}
-    found = {}
+    indices = {}
     for folder, planned in folders.items():
         notes, missing = [], {}
         for name, (drive, ticks) in planned.items():
@@ -252,18 +264,18 @@ def write_indices(
                 missing[name] = failures.get(str(by_drive[drive].bag), "the making was interrupted")
             else:
                 notes.append(note)
-        made = {
+        dependencies = {
             "dataset_format": frame_index.FORMAT,
             "codec": codec.FORMAT,
             "drives": sorted({drive for drive, _ in planned.values()}),
         }
         size = sum(len(ticks) for _, ticks in planned.values())
-        found[folder] = Index(SET_NAME, size, tuple(notes), made, missing)
+        indices[folder] = Index(SET_NAME, size, tuple(notes), dependencies, missing)
         (out / folder).mkdir(exist_ok=True)
-        shards.write_index(out / folder, found[folder])
+        shards.write_index(out / folder, indices[folder])
     for folder in {"", *SPLITS}:
         remove_former(out / folder, folders.get(folder, {}))
-    return found
+    return indices
 
 
 def remove_former(folder: Path, planned: Shards) -> None:
@@ -290,8 +302,8 @@ def run_jobs(
     with ShownProgress(errors) as progress:
         bar = progress.add_task(title, total=max(len(jobs), 1))
 
-        def on_progress(place: int, share: float) -> None:
-            shares[place] = share
+        def on_progress(index: int, share: float) -> None:
+            shares[index] = share
             progress.update(bar, completed=sum(shares))
 
         with closing(map_restartable(jobs, work, workers, on_progress, portable=False, isolated=True)) as outcomes:
@@ -313,17 +325,17 @@ def _run_job(
     """Indexes one bag, or writes its missing shards; a sentence where that is not possible."""
     try:
         with local_copy(job.bag) as bag, BagReader(bag) as reader:
-            if job.wanted is None:
+            if job.pending_shards is None:
                 drive, route = open_drive(job, reader, options, config, INDEX_IMAGE)
                 ticks: Sequence[int] = ticks_of_part(reader, options.tick_s, job.part)
                 frames = drive.frames(reader, route, ticks, with_scenes=False)
                 rows = [row for row, _ in reported(frames, ticks, report)]
                 notice = "; ".join(filter(None, (reader.notice, drive.notice and f"bag {job.bag}: {drive.notice}")))
-                header = {"made_by": job.made_by, "notice": notice}
+                header = {"made_by": job.dependencies_sha256, "notice": notice}
                 frame_index.write_rows(index_path(job), header, rows)
             else:
                 drive, route = open_drive(job, reader, options, config, image_size)
-                ticks = sorted(tick for _, each in job.wanted for tick in each)
+                ticks = sorted(tick for _, each in job.pending_shards for tick in each)
                 write_shards(job, reported(drive.frames(reader, route, ticks, with_scenes=True), ticks, report))
     except UserError as fault:
         sentence = str(fault)
@@ -348,23 +360,23 @@ def reported(frames: Any, ticks: Sequence[int], report: Callable[[float], None])
 
 
 def write_shards(job: Job, frames: Any) -> None:
-    """Writes the wanted shards of a job as its frames come. Raises BagError if a wanted frame does not come again."""
-    assert job.wanted is not None
-    wanted = {tick: path for path, ticks in job.wanted for tick in ticks}
-    scenes: dict[str, list[Any]] = {path: [] for path, _ in job.wanted}
-    sizes = {path: len(ticks) for path, ticks in job.wanted}
-    ticks_of = dict(job.wanted)
+    """Writes the pending shards of a job as its frames come. Raises BagError if a pending frame does not come again."""
+    assert job.pending_shards is not None
+    path_by_tick = {tick: path for path, ticks in job.pending_shards for tick in ticks}
+    scenes: dict[str, list[Any]] = {path: [] for path, _ in job.pending_shards}
+    sizes = {path: len(ticks) for path, ticks in job.pending_shards}
+    ticks_of = dict(job.pending_shards)
     parts: dict[str, list[ShardContent]] = {path: [] for path in scenes}
     for row, scene in frames:
-        path = wanted.get(row.tick)
+        path = path_by_tick.get(row.tick)
         if path is None or scene is None:
             continue
         parts[path].append(ShardContent.of([scene], lossless=True))  # encoded at once: it is smaller
         if len(parts[path]) == sizes[path]:
             load, target = shards.concat(parts.pop(path)), job.out / path
             target.parent.mkdir(exist_ok=True)
-            made = shard_made_by(job, ticks_of[path])
-            shards.write_shard(target.parent, target.name, load, asked=sizes[path], made_by=made)
+            dependencies = shard_dependencies(job, ticks_of[path])
+            shards.write_shard(target.parent, target.name, load, asked=sizes[path], made_by=dependencies)
     if parts:
         raise BagError(f"bag {job.bag} gave other frames than when it was indexed: run the command again")
 
@@ -378,19 +390,19 @@ def open_drive(
             f"bag {job.bag} is {reader.duration_s:.1f} s long: a frame needs 2 s before it and 4 s after it, record "
             f"{SHORTEST_S:.0f} s or more"
         )
-    found = map_drive_topics(config, reader, options)
-    sources = lights_source(reader, options) | known_sources(reader) | found.sources
-    lanelets = find_map(BagSlice(reader, sources), found.config)
-    keys = {entry.key for entry in topics.inputs(found.config)}
-    hindsight = "route" not in found.sources
+    mapping = map_drive_topics(config, reader, options)
+    sources = lights_source(reader, options) | scoring_sources(reader) | mapping.sources
+    lanelets = find_map(BagSlice(reader, sources), mapping.config)
+    keys = {entry.key for entry in topics.inputs(mapping.config)}
+    hindsight = "route" not in mapping.sources
     route = None
     if hindsight:
-        path = recorded_path(reader, found.sources, found.config)
+        path = recorded_path(reader, mapping.sources, mapping.config)
         if len(path) >= 2:
-            route = outputs.route_path(path, found.config.output.map_frame)
+            route = outputs.route_path(path, mapping.config.output.map_frame)
     drive = Drive(
         name=job.drive,
-        config=found.config,
+        config=mapping.config,
         image_size=image_size,
         sources={key: name for key, name in sources.items() if key in keys or key == "lights"},
         fed=frozenset(keys),
@@ -426,7 +438,7 @@ def override_intervals(reader: BagReader, topic: str) -> list[tuple[float, float
             f"--override-topic {topic}: bag {reader.path} has {f'it as {kind}' if kind else 'no such topic'}, "
             f"expected one of type {' or '.join(OVERRIDE_TYPES)}"
         )
-    found: list[tuple[float, float]] = []
+    intervals_ns: list[tuple[float, float]] = []
     since_ns: int | None = None
     for entry in reader.messages([topic]):
         with suppress(BadMessage, DamagedMessage):
@@ -434,11 +446,11 @@ def override_intervals(reader: BagReader, topic: str) -> list[tuple[float, float
             if OVERRIDE_TYPES[kind](message):
                 since_ns = entry.received_ns if since_ns is None else since_ns
             elif since_ns is not None:
-                found.append((since_ns, entry.received_ns))
+                intervals_ns.append((since_ns, entry.received_ns))
                 since_ns = None
     if since_ns is not None:
-        found.append((since_ns, reader.end_ns))
-    return [((first - reader.start_ns) * 1e-9, (last - reader.start_ns) * 1e-9) for first, last in found]
+        intervals_ns.append((since_ns, reader.end_ns))
+    return [((first - reader.start_ns) * 1e-9, (last - reader.start_ns) * 1e-9) for first, last in intervals_ns]
 
 
 def map_drive_topics(config: Config, reader: BagReader, options: DatasetOptions) -> TopicMapping:

@@ -106,7 +106,7 @@ class Drive:
         self._jumped: bool = False  # position or clock, since the last odometry
         self._objects_message: Any = None  # the newest, until it is kept
         self._on_map = self.lanelets is None
-        max_age_s = self.config.inputs.lights_max_age_s
+        max_age_s = self.config.inputs.max_ages_s["lights"]
         self._lights = None if self.lanelets is None else LightRecord(self.lanelets, max_age_s)
 
     def frames(
@@ -117,13 +117,13 @@ class Drive:
 
         Raises BagError for a bag that cannot be used.
         """
-        wanted, last = set(ticks), max(ticks, default=-1)
+        requested, last = set(ticks), max(ticks, default=-1)
         tick_ns = round(self.tick_s * 1e9)
         lead_ns = reader.start_ns + min(ticks, default=0) * tick_ns - LEAD_NS
         pending: deque[Pending] = deque()
-        for now_ns, found in self._observe(reader, route, wanted, lead_ns):
-            if found is not None:
-                pending.append(found)
+        for now_ns, arrived in self._observe(reader, route, requested, lead_ns):
+            if arrived is not None:
+                pending.append(arrived)
             while pending and now_ns >= pending[0].now_ns + WAIT_NS:
                 yield self._complete(pending.popleft(), reader.start_ns, with_scenes)
                 self._forget(pending[0].now_ns if pending else now_ns)
@@ -133,14 +133,14 @@ class Drive:
             yield self._complete(pending.popleft(), reader.start_ns, with_scenes)
 
     def _observe(
-        self, reader: BagReader, route: Any | None, wanted: Collection[int], lead_ns: int
+        self, reader: BagReader, route: Any | None, requested: Collection[int], lead_ns: int
     ) -> Iterator[tuple[int, Pending | None]]:
-        """The time of reception of each message, and the wanted ticks that have their observation then."""
+        """The time of reception of each message, and the requested ticks that have their observation then."""
         if self.config.cameras.reproject:
             self._rig = RigInput(cameras.rig(*self.image_size), self.config.cameras)
         inputs = Inputs(self.config, self.image_size, self._rig, decode_ahead=False)
         if route is not None:
-            inputs.put("route", route, 0)
+            inputs.store.put("route", route, 0)
         keys = {name: key for key, name in self.sources.items()}
         for topic in reader.topics:
             if topic.name in keys:
@@ -152,7 +152,7 @@ class Drive:
             now_ns, key = message.received_ns, keys[message.topic]
             while now_ns >= reader.start_ns + (tick + 1) * tick_ns:  # it is over, and no step was due
                 over_ns = reader.start_ns + (tick + 1) * tick_ns
-                if tick in wanted:
+                if tick in requested:
                     statuses = inputs.statuses(now_ns)
                     problem = (
                         "; ".join(s.message for s in statuses if s.level >= Level.ERROR) or "no new image in this tick"
@@ -162,21 +162,21 @@ class Drive:
             if key == "objects" and now_ns < lead_ns:
                 continue
             content = self._put(inputs, key, message)
-            self._jumped |= inputs.restarts != restarts
+            self._jumped |= inputs.store.restarts != restarts
             if content is not None:
                 self._keep(key, content)
-            if inputs.restarts != restarts:
-                restarts, self._objects_message = inputs.restarts, None
+            if inputs.store.restarts != restarts:
+                restarts, self._objects_message = inputs.store.restarts, None
                 history.clear()
             if inputs.due(now_ns):
                 begins = now_ns >= reader.start_ns + tick * tick_ns
                 inputs.wait_idle()
-                snapshot = inputs.snapshot(now_ns, wanted=begins and tick in wanted)
+                snapshot = inputs.snapshot(now_ns, with_observation=begins and tick in requested)
                 tracked, observation = snapshot.tracked, snapshot.observation
                 if tracked is not None:
                     self._keep_objects(tracked)
                     history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
-                if begins and tick in wanted:
+                if begins and tick in requested:
                     ids: tuple[bytes, ...] = ()
                     past = None
                     if tracked is not None and observation is not None and observation.agents is not None:
@@ -191,7 +191,7 @@ class Drive:
 
     @property
     def notice(self) -> str:
-        """What is to be said of the cameras, after the last frame."""
+        """Sentences about the cameras, after the last frame."""
         rig = self._rig
         return rig.status().message if rig is not None and (rig.status().level >= Level.WARN or rig.sees_behind) else ""
 
@@ -203,11 +203,11 @@ class Drive:
             content = read_message(key, message.data, message.type_name, self.config.inputs)
         except BadMessage as fault:
             if key in self.fed:
-                inputs.refuse(key, fault, message.received_ns)
+                inputs.store.refuse(key, fault, message.received_ns)
             return None
         self._check_camera(key, content)
         if key in self.fed:
-            inputs.put(key, content, message.received_ns)
+            inputs.store.put(key, content, message.received_ns)
         return content
 
     def _check_camera(self, key: str, message: Any) -> None:
@@ -221,10 +221,10 @@ class Drive:
                 if kind == "info"
                 else image_decoding.image_size(message, camera)
             )
-            known = self._sizes.setdefault(camera, {})
-            known[kind] = size
-            if len(known) == 2 and known["image"] != known["info"]:
-                (width, height), (info_width, info_height) = known["image"], known["info"]
+            sizes = self._sizes.setdefault(camera, {})
+            sizes[kind] = size
+            if len(sizes) == 2 and sizes["image"] != sizes["info"]:
+                (width, height), (info_width, info_height) = sizes["image"], sizes["info"]
                 raise BagError(
                     f"the images of camera {camera} have {width} x {height} px, its camera_info says {info_width} x "
                     f"{info_height}: record the camera_info of these images"
@@ -264,9 +264,8 @@ class Drive:
             return
         with suppress(BadMessage):
             if tracked is None or tracked.stamp_ns != convert.stamp_ns(message.header):
-                near, limits = self.odometry[-1].map_from_ego[:2], self.config.inputs
-                frame, extent_m = self.config.output.map_frame, limits.object_extent_max_m
-                tracked = convert.map_agents(message, frame, near, extent_m, limits.objects_max)
+                near, frame = self.odometry[-1].map_from_ego[:2], self.config.output.map_frame
+                tracked = convert.map_agents(message, frame, near)
             if not self.objects or tracked.stamp_ns > self.objects[-1].stamp_ns:
                 rows = {name: row for row, name in enumerate(tracked.ids)}
                 self.objects.append(ObjectSample(tracked.stamp_ns, rows, tracked.agents))

@@ -24,15 +24,15 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True)
 class Job:
-    """One bag or a part of one. Without `wanted` it is indexed, else the shards named there are made of it."""
+    """One bag or a part of one. Without `pending_shards` it is indexed, else those shards are written."""
 
     bag: Path
     drive: str
     out: Path
-    made_by: str  # hash of what its files depend on
+    dependencies_sha256: str  # hash of what its files depend on
     size: int = 0  # of the bag, bytes
     part: tuple[int, int] = (0, 1)  # which part of the bag is indexed, and of how many
-    wanted: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
+    pending_shards: tuple[tuple[str, tuple[int, ...]], ...] | None = None  # shard that is to be made -> its ticks
 
 
 def count_parts(sizes: Sequence[int], workers: Workers) -> list[int]:
@@ -55,9 +55,9 @@ def join_indices(jobs: Sequence[Job], parts: Sequence[Job]) -> None:
     """Writes the indices of bags whose parts are all whole, and removes the parts."""
     for job in jobs:
         mine = [part for part in parts if part.drive == job.drive]
-        found = [read_index(part) for part in mine]
-        if len(mine) > 1 and all(each is not None for each in found):
-            headers, rows = zip(*filter(None, found), strict=True)
+        contents = [read_index(part) for part in mine]
+        if len(mine) > 1 and all(each is not None for each in contents):
+            headers, rows = zip(*filter(None, contents), strict=True)
             notice = next((header["notice"] for header in headers if header["notice"]), "")
             frame_index.write_rows(
                 index_path(job), {**headers[0], "notice": notice}, [r for each in rows for r in each]
@@ -77,7 +77,7 @@ def read_index(job: Job) -> tuple[dict[str, Any], list[FrameRow]] | None:
         header, rows = frame_index.read_rows(path)
     except OSError:
         return None
-    return (header, rows) if header.get("made_by") == job.made_by else None
+    return (header, rows) if header.get("made_by") == job.dependencies_sha256 else None
 
 
 def no_frame_sentence(bag: Path, rows: Sequence[FrameRow]) -> str:
@@ -103,14 +103,14 @@ def assign_splits(rows: Mapping[str, Sequence[FrameRow]], val_share: float) -> d
         raise BagError(f"--val-share {val_share:g} needs at least two drives: splits are by drive")
     order = sorted(rows, key=lambda drive: hashlib.sha256(drive.encode()).hexdigest())
     val = set(order[: min(max(round(val_share * len(order)), 1), len(order) - 1)])
-    places = {row.place for drive in val for row in rows[drive] if row.place}
-    found: dict[str, list[FrameRow]] = {}
+    val_places = {row.place for drive in val for row in rows[drive] if row.place}
+    rows_by_drive: dict[str, list[FrameRow]] = {}
     for drive, each in rows.items():
         split = "val" if drive in val else "train"
-        found[drive] = [
+        rows_by_drive[drive] = [
             replace(row, split=split, valid=False, reasons=(*row.reasons, "place_of_val"))
-            if split == "train" and row.place in places
+            if split == "train" and row.place in val_places
             else replace(row, split=split)
             for row in each
         ]
-    return found
+    return rows_by_drive

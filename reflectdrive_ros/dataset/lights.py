@@ -68,16 +68,16 @@ class LightRecord:
         """
         if not self._samples or len(route) < 2:
             return RedLights()
-        known = self._lanelets.lights
+        map_lights = self._lanelets.lights
         away_m = self._lanelets.lane_segments.keys_along_line(route, ego.map_from_ego, REACH_M)
-        on_route = of_own_turn(known, away_m)
+        on_route = of_own_turn(map_lights, away_m)
         stamps = np.array([sample.stamp_ns for sample in self._samples])
         at_ns = ego.stamp_ns + STEP_NS * np.arange(STEPS + 1)
         newest = np.searchsorted(stamps, at_ns, side="right") - 1
         fresh = (newest >= 0) & ((at_ns - stamps[newest]) * 1e-9 <= self._max_age_s)
         ego_from_map = geometry.invert(ego.map_from_ego)
         rings, red = [], []
-        for lanelet, line in zip(known.lanelet_ids.tolist(), known.stop_lines, strict=True):
+        for lanelet, line in zip(map_lights.lanelet_ids.tolist(), map_lights.stop_lines, strict=True):
             if lanelet not in on_route:
                 continue
             states = [ok and lanelet in self._samples[k].red for k, ok in zip(newest.tolist(), fresh, strict=True)]

@@ -19,9 +19,9 @@ ROUTE_STEP_M = 2.0
 
 def near_polygons(lanelets: LaneletMap, map_from_ego: Array, reach_m: float) -> list[Any]:
     """Polygons of the lanes for cars within a distance of a pose (3,), map frame."""
-    place = map_from_ego[:2]
-    point = shapely.Point(place)
-    return [part for part in lanelets.road_near(place, reach_m) if shapely.dwithin(part, point, reach_m)]
+    position = map_from_ego[:2]
+    point = shapely.Point(position)
+    return [part for part in lanelets.road_near(position, reach_m) if shapely.dwithin(part, point, reach_m)]
 
 
 def areas_around(lanelets: LaneletMap | None, map_from_ego: Array, route: Array) -> MapAreas:

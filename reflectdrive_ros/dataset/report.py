@@ -28,34 +28,34 @@ WIDTH, HEIGHT = 640, 360  # of a drawing
 REPORT = "dataset.html"
 
 
-def write_report(out: Path, made: Dataset) -> None:
+def write_report(out: Path, dataset: Dataset) -> None:
     """Writes OUT/dataset.html whole or not at all. Raises OSError naming the file."""
     origin = provenance()
-    valid = [row for row in made.rows if row.valid]
-    seconds = made.tick_s * len(made.rows)
-    size = sum(index.bytes for index in made.indices.values())
-    drives = {row.drive for row in made.rows}
+    valid = [row for row in dataset.rows if row.valid]
+    seconds = dataset.tick_s * len(dataset.rows)
+    size = sum(index.bytes for index in dataset.indices.values())
+    drives = {row.drive for row in dataset.rows}
     tiles = [
         (str(len(valid)), "", "scenes"),
-        (f"{100 * len(valid) / max(len(made.rows), 1):.0f}", "%", f"of {len(made.rows)} ticks"),
+        (f"{100 * len(valid) / max(len(dataset.rows), 1):.0f}", "%", f"of {len(dataset.rows)} ticks"),
         (str(len(drives)), "", f"drives, {seconds / 60:.1f} min"),
         (str(len({row.place for row in valid})), "", "places of 100 m"),
         (str(sum(row.hindsight for row in valid)), "", "with a hindsight route"),
         (f"{size / 1e6:.1f}", "MB", f"{size / max(len(valid), 1) / 1e3:.0f} kB a scene"),
     ]
-    said = [*made.notices.values(), *(f"left out: {sentence}" for sentence in made.failures.values())]
-    listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in said)
+    notices = [*dataset.notices.values(), *(f"left out: {sentence}" for sentence in dataset.failures.values())]
+    listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in notices)
     parts = {
         "__TITLE__": html.escape(f"reflectdrive dataset: {out.resolve().name}"),
         "__ORIGIN__": html.escape(" · ".join(origin[key] for key in ("date", "device", "command", "commit"))),
         "__TILES__": "".join(_tile(*tile) for tile in tiles),
         "__TAGS__": _bars(Counter(row.tag for row in valid), {}, ""),
-        "__REASONS__": _bars(frame_index.reason_counts(made.rows), frame_index.REASONS, " skip"),
-        "__TICK__": f"{made.tick_s:g}",
+        "__REASONS__": _bars(frame_index.reason_counts(dataset.rows), frame_index.REASONS, " skip"),
+        "__TICK__": f"{dataset.tick_s:g}",
         "__SPEEDS__": _histogram([row.speed_mps for row in valid]),
-        "__DRIVES__": "".join(_drive_row(drive, made.rows) for drive in sorted(drives)),
-        "__PLACES__": _maps(made.rows),
-        "__SHEET__": _sheet(out, made),
+        "__DRIVES__": "".join(_drive_row(drive, dataset.rows) for drive in sorted(drives)),
+        "__PLACES__": _maps(dataset.rows),
+        "__SHEET__": _sheet(out, dataset),
         "__FAILURES__": f"<section><h2>Bags</h2><ul>{listed}</ul></section>" if listed else "",
     }
     page = pages.page("dataset.html")
@@ -109,19 +109,19 @@ def _maps(rows: Sequence[FrameRow]) -> str:
     for row in rows:
         if row.place:
             by_map.setdefault(row.place.rpartition("/")[0], []).append(row)
-    drawn = [_map(name, each) for name, each in list(by_map.items())[:DRAWN_MAPS_MAX]]
-    left = len(by_map) - len(drawn)
+    maps = [_map(name, each) for name, each in list(by_map.items())[:DRAWN_MAPS_MAX]]
+    left = len(by_map) - len(maps)
     more = f'<p class="hint">{left} further maps are not drawn.</p>' if left > 0 else ""
-    return f'<div class="columns">{"".join(drawn)}</div>{more}'
+    return f'<div class="columns">{"".join(maps)}</div>{more}'
 
 
 def _map(name: str, rows: Sequence[FrameRow]) -> str:
     some = rows[:: len(rows) // DRAWN_POINTS_MAX + 1]
-    places = np.array([(row.x_m, row.y_m) for row in some])
-    low, span = places.min(axis=0), max(float(np.ptp(places, axis=0).max()), 50.0)
+    positions = np.array([(row.x_m, row.y_m) for row in some])
+    low, span = positions.min(axis=0), max(float(np.ptp(positions, axis=0).max()), 50.0)
     scale = (HEIGHT - 40) / span
     dots = []
-    for row, (x, y) in sorted(zip(some, places, strict=True), key=lambda item: item[0].valid):
+    for row, (x, y) in sorted(zip(some, positions, strict=True), key=lambda item: item[0].valid):
         colour = "--faint" if not row.valid else "--odd" if row.split == "val" else "--accent"
         at = f'cx="{20 + scale * (x - low[0]):.1f}" cy="{HEIGHT - 20 - scale * (y - low[1]):.1f}"'
         dots.append(f'<circle {at} r="2.5" fill="var({colour})"/>')
@@ -129,9 +129,9 @@ def _map(name: str, rows: Sequence[FrameRow]) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}"><text x="4" y="12">{title}</text>{"".join(dots)}</svg>'
 
 
-def _sheet(out: Path, made: Dataset) -> str:
+def _sheet(out: Path, dataset: Dataset) -> str:
     """Scenes spread over the set as one JPEG inside the page."""
-    notes = [(out / folder, note) for folder, index in made.indices.items() for note in index.shards]
+    notes = [(out / folder, note) for folder, index in dataset.indices.items() for note in index.shards]
     notes = notes[:: len(notes) // SHOWN_SCENES + 1]
     each = -(-SHOWN_SCENES // max(len(notes), 1))  # scenes of a shard
     scenes = []

@@ -36,6 +36,7 @@ from ..core.domain import (
     TrafficLights,
 )
 from ..features.cameras import Camera
+from ..features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
 from ..features.reprojection import View, black, plan_views, reproject
 from ..planning.planner import AnyNetwork
 from ..ros.inputs.route import command_along
@@ -216,11 +217,10 @@ class PlannerDriver(BaseDriver):
             frames.append(CameraFrame(stamp_ns, camera.name, pixels, camera.pixels_from_camera, view.camera_from_ego))
         if not decoded:
             raise BadInput("no image has arrived: submit one of each declared camera before drive")
-        settings = self._config.cameras
-        target_ns = stamp_ns - settings.pair_interval_s * 1e9
+        target_ns = stamp_ns - PAIR_INTERVAL_S * 1e9
         older = min(own.instants, key=lambda instant: abs(instant[0] - target_ns), default=None)
         own.instants.append((stamp_ns, tuple(frames)))
-        if older is None or abs(older[0] - target_ns) > settings.pair_tolerance_s * 1e9:
+        if older is None or abs(older[0] - target_ns) > PAIR_TOLERANCE_S * 1e9:
             return tuple(frames)
         return (*older[1], *frames)
 

@@ -40,6 +40,7 @@ from rich.table import Table
 
 from ..core.config import Config
 from ..core.domain import CameraFrame
+from ..features.images import PAIR_INTERVAL_S
 from ..infra import arguments
 from ..infra.command import make_table
 from ..infra.errors import UserError
@@ -145,7 +146,7 @@ class CameraHistory:
     def __init__(self, world: World, config: Config) -> None:
         self._world = world
         self._rig = camera.rig(config.cameras.width, config.cameras.height)
-        self._images: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(config.cameras.pair_interval_s / DT_S) + 1)
+        self._images: deque[tuple[CameraFrame, ...]] = deque(maxlen=round(PAIR_INTERVAL_S / DT_S) + 1)
 
     def capture(self) -> tuple[CameraFrame, ...]:
         self._images.append(self._world.render_images(self._rig))

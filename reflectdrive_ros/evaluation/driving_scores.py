@@ -79,7 +79,7 @@ def score_plans(scene: Scene, plans: Mapping[str, Array], config: ScoringConfig)
     """MEASURES of each driver's plan (8, 3) or (40, 3) in a scene, in 0..1; UNKNOWN_WITHOUT_MAP are NaN without one."""
     card = score(scene, np.stack(list(plans.values())), config=config)
     extended = score_states(scene, card.states, replace(config, form="epdms"))
-    without_comfort = total(card, replace(config, comfort_weight=0.0))
+    without_comfort = total(card, config, with_comfort=False)
     columns = (card.score, *(getattr(card, name) for name in SUB_SCORES), without_comfort, extended.score)
     rows = [list(map(float, row)) for row in zip(*columns, strict=True)]
     if scene.areas is None and scene.grid is None:

@@ -301,8 +301,7 @@ def _history(frames: Array, stamps: Array, ego_from_map: Array) -> Array:
 
 # --- scoring as the official scripts do -------------------------------------------------------------------------------
 
-OFFICIAL = ScoringConfig()
-SCORING_V1, SCORING_V2 = replace(OFFICIAL, form="pdms"), replace(OFFICIAL, form="epdms")
+SCORING_V1, SCORING_V2 = ScoringConfig(form="pdms"), ScoringConfig(form="epdms")
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,21 +312,17 @@ class OfficialScores:
     raw: ScoreCard  # v2 without the human filter
     filtered: ScoreCard  # v2 with it
     ec: tuple[float | None, ...]  # extended comfort; None without a previous plan
-    epdms: ScoringConfig  # weights of v2
 
 
-def score_official(golden: GoldenScene, scoring: ScoringConfig = OFFICIAL) -> OfficialScores:
-    """PDMS of v1.1 and EPDMS of v2 of every candidate, with the deviations of the official code; of `scoring` the
-    weights are used.
-    """
-    pdms, epdms = replace(scoring, form="pdms"), replace(scoring, form="epdms")
-    first = score(golden.first, golden.candidates, pdms, official=True)
-    raw = score(golden.second, golden.candidates, epdms, official=True)
+def score_official(golden: GoldenScene) -> OfficialScores:
+    """PDMS of v1.1 and EPDMS of v2 of every candidate, with the deviations of the official code."""
+    first = score(golden.first, golden.candidates, SCORING_V1, official=True)
+    raw = score(golden.second, golden.candidates, SCORING_V2, official=True)
     alone = replace(golden.second, reference=None, history=None)
-    human = score(alone, golden.human[None], epdms, official=True)
+    human = score(alone, golden.human[None], SCORING_V2, official=True)
     human = replace(human, comfort=np.ones(1))  # without history, the official comfort is 1
-    filtered, ec = human_filter(raw, human, epdms), extended_comfort(golden, raw.states)
-    return OfficialScores(first, raw, filtered, ec, epdms)
+    filtered, ec = human_filter(raw, human, SCORING_V2), extended_comfort(golden, raw.states)
+    return OfficialScores(first, raw, filtered, ec)
 
 
 def extended_comfort(golden: GoldenScene, states: Array) -> tuple[float | None, ...]:
@@ -346,8 +341,7 @@ def score_rows(golden: GoldenScene, scores: OfficialScores, *, states: bool = Fa
     """One JSON object per candidate with the keys of `scores.jsonl`; `states` adds the simulated states."""
     ec = np.array([1.0 if value is None else value for value in scores.ec])
     with_ec = {
-        name: total(replace(card, ec=ec), scores.epdms)
-        for name, card in (("raw", scores.raw), ("filt", scores.filtered))
+        name: total(replace(card, ec=ec), SCORING_V2) for name, card in (("raw", scores.raw), ("filt", scores.filtered))
     }
     for i, name in enumerate(golden.candidate_kinds):
         first, raw = scores.first, scores.raw
@@ -408,17 +402,14 @@ def state_error(mine: Array, official: Array) -> float:
 EXPERTS = ("human", "pdm_reference")
 
 
-def codebook_ceiling(
-    scenes: Iterable[GoldenScene], book: Codebook, scoring: ScoringConfig = OFFICIAL
-) -> dict[str, dict[str, float]]:
+def codebook_ceiling(scenes: Iterable[GoldenScene], book: Codebook) -> dict[str, dict[str, float]]:
     """The effect of rounding experts to a codebook: mean official PDMS and EPDMS (no filter, no EC), in percent.
 
     By form ("pdms", "epdms"): `exact`, the human's and the reference's trajectories as they are; `rounded`, their
     points rounded and headings found by `tokens.poses_from_points`; `steps`, the same with the direction of each step
     as its heading.
     """
-    pdms, epdms = replace(scoring, form="pdms"), replace(scoring, form="epdms")
-    means: dict[str, list[Array]] = {pdms.form: [], epdms.form: []}
+    means: dict[str, list[Array]] = {SCORING_V1.form: [], SCORING_V2.form: []}
     for golden in scenes:
         experts = golden.candidates[[kind in EXPERTS for kind in golden.candidate_kinds]]
         if len(experts) == 0:
@@ -427,7 +418,7 @@ def codebook_ceiling(
         step = np.diff(points, axis=1, prepend=0.0)
         steps = np.concatenate([points, np.arctan2(step[..., 1:], step[..., :1])], axis=-1)
         plans = np.concatenate([experts, poses_from_points(points), steps])
-        for scene, config in ((golden.first, pdms), (golden.second, epdms)):
+        for scene, config in ((golden.first, SCORING_V1), (golden.second, SCORING_V2)):
             means[config.form].append(score(scene, plans, config, official=True).score.reshape(3, -1))
     names = ("exact", "rounded", "steps")
     return {

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from functools import lru_cache
 
@@ -21,15 +20,7 @@ from ..scoring import drivable
 from ..scoring.simulate import DT_S
 
 PRIVILEGES = ("words", "route", "objects", "logged")
-FORMER_NAMES = {"none": "route", "constant_velocity": "objects"}
 FUTURE_STRIDE = 5  # 0.5 s between the poses of a logged future
-
-
-def parse(text: str) -> str:
-    """The type of the option --privilege. Raises argparse.ArgumentTypeError for a former name."""
-    if text in FORMER_NAMES:
-        raise argparse.ArgumentTypeError(f"'{text}' is now called '{FORMER_NAMES[text]}'")
-    return text
 
 
 def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True, with_vectors: bool = False) -> Observation:

@@ -24,6 +24,7 @@ from ..core.domain import Array, CameraFrame, Command, EgoState, Observation
 from ..core.tokens import Codebook
 from .cameras import Camera
 
+PAIR_INTERVAL_S, PAIR_TOLERANCE_S = 0.5, 0.12  # age of the older camera instant: networks are trained on such pairs
 MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
 EGO_REACH = 20.0  # times its scale; an ego value beyond is a fault of odometry
 OFF_ROUTE_M = 30.0  # a route of training further away is not used; the engine stops the car long before

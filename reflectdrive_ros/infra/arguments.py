@@ -1,4 +1,4 @@
-"""Argument types with a range check, settings as NAME=VALUE, and the errors for renamed options.
+"""Argument types with a range check, and settings as NAME=VALUE.
 
 Every numeric option of every command has a `Range` as its `type` (checked by test/test_arguments.py).
 """
@@ -129,26 +129,3 @@ def duration(low: float, high: float = 86_400.0) -> Range[float]:
 SEED = Range(0, 2**31 - 1)
 INDEX = Range(0, 2**31 - 1)  # counted from 0
 PORT = Range(1, 65_535)
-
-
-def add_renamed_options(parser: argparse._ActionsContainer, options: Mapping[str, str]) -> None:
-    """Rejects former option names (without dashes) with one sentence that names the current option; exit code 2."""
-    for former, current in options.items():
-        parser.add_argument(
-            f"--{former}", action=_Renamed, nargs="*", current=current, dest=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )
-
-
-class _Renamed(argparse.Action):
-    def __init__(self, *, current: str, **options: Any) -> None:
-        super().__init__(default=argparse.SUPPRESS, **options)
-        self._current = current
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        parser.error(f"{option_string} is now called {self._current}")

@@ -22,6 +22,7 @@ from ..core.messages import BadMessage, require_frame
 from .elevation import MapElevation
 from .lanelet_elements import Lanelet, MapElements
 
+ROUTE_POINTS_MAX = 2000  # longer routes are thinned
 LANE_STEP_M = 2.0  # of points along a lane
 ELEVATION_STEP_M = 1.0  # likewise, of those that have elevation
 ROUNDING_M = (
@@ -68,7 +69,7 @@ class LaneletMap:
         self.lanelets, self.intersections, self.source = elements.lanelets, elements.intersections, source
         self.borders = [shapely.LineString(line) for line in elements.borders if len(line) >= 2]
 
-    def route(self, message: Any, map_frame: str, points_max: int) -> tuple[Array, Array]:
+    def route(self, message: Any, map_frame: str, points_max: int = ROUTE_POINTS_MAX) -> tuple[Array, Array]:
         """Poses (L, 3) in the map from start to goal of an autoware_planning_msgs/LaneletRoute, and speed limits (L,)
         in m/s, NaN where the map has none.
 

@@ -44,12 +44,6 @@ from ..infra.files import MODEL_BYTES, read_limited, sha256_of, shown
 from .external_data import OnnxError, external_files
 
 FORMAT = "reflectdrive.graphs.6"
-FORMER_FORMATS = tuple(f"reflectdrive.graphs.{number}" for number in (5, 4, 3))  # the same content, see `upgrade_model`
-FORMER_GRAPHS = {"see": "vision_encoder"}
-FORMER_MODEL = {"blocks": "action_sequences"}
-FORMER_GOALS = {"looked": "rescored", "trust": "value_power"}
-FORMER_CONFIG = {"blocks": "transformer"}
-FORMER_TENSORS = {"blocks": "actions", "real": "valid", "seen": "features"}  # see `graphs.file_names`
 CARD = "card.json"
 KINDS = {  # kind of network -> its required graphs
     "token": ("vision_encoder", "prefill", "step"),
@@ -90,10 +84,9 @@ LAYOUT = {  # of tokens.TokenLayout
     "axes": array(LAYOUT_AXIS, 1, 16),
     "goal": array(whole(0, 4096), 0, 2),
     "order": text(most=100),
-    **dict.fromkeys(("edit_goal", "last_waypoint_first"), maybe(flag)),  # former cards have none
-    "interval_bins": maybe(whole(0, 50_000)),
+    **dict.fromkeys(("edit_goal", "last_waypoint_first"), flag),
+    "interval_bins": whole(0, 50_000),
 }
-ADDED_LAYOUT = ("edit_goal", "last_waypoint_first", "interval_bins")  # absent from former cards
 SCALE_COLUMNS = {"ego": 10, "agent": 11, "static": 10, "lane": 12, "limit": 1, "route": 12}  # of vector_spec
 FUTURE_COLUMNS = {"ego_future": 4, "agent_future": 4}
 VECTOR_SPEC = {  # of vector_spec.VectorSpec
@@ -101,7 +94,7 @@ VECTOR_SPEC = {  # of vector_spec.VectorSpec
     **dict.fromkeys(("history_steps", "lane_points", "future_steps"), COUNT),
     **dict.fromkeys(("route_line_rows", "predicted_agents"), whole(0, 4096)),
     "future_dt_s": number(1e-3, 10.0),
-    "ego_frenet": maybe(flag),  # former cards have none
+    "ego_frenet": flag,
     "normalization": {
         f"{name}_{part}": array(number(*limits), columns, columns)
         for name, columns in {**SCALE_COLUMNS, **FUTURE_COLUMNS}.items()
@@ -153,12 +146,12 @@ DENOISER_FIELDS = {
 FIELDS = {
     "model": {
         "weights_sha256": WEIGHTS_SHA256,
-        "precision": maybe(choice("fp32", "bf16", *QUANTISED)),
+        "precision": choice("fp32", "bf16", *QUANTISED),
         "inputs": {
             "width": SIZE,
             "height": SIZE,
             "cameras": whole(1, 64),
-            "rig": maybe(  # from left to right, in px of width x height; former cards have none
+            "rig": maybe(  # from left to right, in px of width x height
                 array({"name": text(most=100), "pixels_from_camera": MATRIX_3, "camera_from_ego": MATRIX_4}, 1, 64)
             ),
             "instants": whole(1, 64),
@@ -172,7 +165,7 @@ FIELDS = {
         "decoding": {
             "goals": {
                 "count": COUNT,
-                "max_count": maybe(COUNT),  # graphs of former formats have count and spacing_m built in instead
+                "max_count": COUNT,
                 "spacing_m": number(0.0),
                 "floor": number(0.0, 1.0),
                 "rescored": COUNT,
@@ -207,8 +200,6 @@ class GraphCard:
         path = Path(path)
         try:
             content = read_json(path)
-            if isinstance(content, dict) and content.get("format") in FORMER_FORMATS:
-                content = _upgrade_card(content)
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise GraphError(
                     f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
@@ -256,8 +247,8 @@ class GraphCard:
 
     @property
     def precision(self) -> str:
-        """Of the arithmetic: fp32, bf16, int8, fp8. The earliest cards have no such entry and are fp32."""
-        return str(self.model.get("precision") or "fp32")
+        """Of the arithmetic: fp32, bf16, int8, fp8."""
+        return str(self.model["precision"])
 
     def layout(self) -> TokenLayout:
         return token_layout(self.model["layout"])
@@ -273,13 +264,12 @@ class GraphCard:
         return None if batch is None else int(batch)
 
     @property
-    def max_goals(self) -> int | None:
-        """The largest number of goals that a planner may request, with its own spacing; None: both are built in."""
-        count = self.model["decoding"]["goals"].get("max_count")
-        return None if count is None else int(count)
+    def max_goals(self) -> int:
+        """The largest number of goals that a planner may request."""
+        return int(self.model["decoding"]["goals"]["max_count"])
 
     def decoding(self) -> dict[str, float]:
-        """The settings `decoding` of the export, by their names there; with `max_goals` two of them are defaults."""
+        """The settings `decoding` of the export, by their names there; number and spacing of the goals are defaults."""
         goals = self.model["decoding"]["goals"]
         return {
             "goals": goals["count"],
@@ -313,10 +303,7 @@ class GraphCard:
             check_fields(metadata_of, {"graph": text(), "model": named(anything)})
         except (KeyError, DocumentError):
             raise GraphError(f"{file} carries no metadata of a planner: export the checkpoint again") from None
-        graph, model = (
-            FORMER_GRAPHS.get(metadata_of["graph"], metadata_of["graph"]),
-            upgrade_model(metadata_of["model"]),
-        )
+        graph, model = metadata_of["graph"], metadata_of["model"]
         if graph != name:
             raise GraphError(f"{file} is the graph {graph!r}, expected {name!r}: export again")
         different = [key for key in self.model if model.get(key) != self.model[key]]
@@ -356,62 +343,11 @@ def token_capabilities(
     return sorted(["edit", *(name for name, present in optional.items() if present)])
 
 
-def rename_keys(value: Any, names: Mapping[str, str]) -> Any:
-    """A JSON object with its keys renamed; any other value unchanged, for `check_fields` to refuse."""
-    return {names.get(key, key): each for key, each in value.items()} if isinstance(value, dict) else value
-
-
-def upgrade_model(model: Any) -> Any:
-    """The `model` of a card or graph of FORMER_FORMAT under its present names; one with present names is unchanged."""
-    model = rename_keys(model, FORMER_MODEL)
-    if isinstance(model, dict):
-        if isinstance(decoding := model.get("decoding"), dict) and "goals" in decoding:
-            model["decoding"] = {**decoding, "goals": rename_keys(decoding["goals"], FORMER_GOALS)}
-        if "config" in model:
-            model["config"] = upgrade_config(model["config"])
-        if "kind" not in model:
-            model = {**model, "kind": "token", "capabilities": ["edit", "goals"], "training_domain": RENDERED}
-        if "layout" not in model and isinstance(codebook := model.pop("codebook", None), dict):
-            model["layout"] = _former_layout(codebook, codebook.get("reachable"), of_ids=True)
-    return model
-
-
-def upgrade_config(config: Any) -> Any:
-    """The configuration of a network of a former format under its present names, its bins and ranges as a layout."""
-    config = rename_keys(config, FORMER_CONFIG)
-    if not isinstance(config, dict) or "layout" in config:
-        return config
-    bins = {name: config.pop(name) for name in ("bin_m", "bins") if name in config}
-    ranges = [config.pop(name) for name in ("x_range_m", "y_range_m") if name in config]
-    return {**config, "layout": _former_layout(bins, ranges)} if bins else config
-
-
-def _former_layout(codebook: Mapping[str, Any], ranges: Any, of_ids: bool = False) -> dict[str, Any]:
-    """The layout of former formats: x and y of eight waypoints on one grid, the last pair the goal."""
-    bin_m, bins = codebook.get("bin_m"), codebook.get("bins")
-    axes = [{"name": name, "bin": bin_m, "bins": bins} for name in ("x", "y")]
-    try:
-        half = bins // 2  # type: ignore[operator]
-        for axis, (low, high) in zip(axes, ranges or [[-half, half]] * 2, strict=True):
-            ids = [value - half if ranges and of_ids else value for value in (low, high)]
-            axis["low"], axis["high"] = (value * bin_m if of_ids or not ranges else value for value in ids)
-    except (TypeError, ValueError):
-        axes = [{**axis, "low": None, "high": None} for axis in axes]  # for `check_fields` to refuse
-    layout = TokenLayout()
-    return {
-        "points": layout.points,
-        "axes": axes,
-        "goal": list(layout.goal),
-        "order": layout.order,
-        **{name: getattr(layout, name) for name in ADDED_LAYOUT},
-    }
-
-
 def token_layout(values: Mapping[str, Any]) -> TokenLayout:
     """The layout of a card. Raises ValueError for an invalid one."""
     axes = tuple(Axis(**{field: axis[field] for field in LAYOUT_AXIS}) for axis in values["axes"])
-    added = {name: values[name] for name in ADDED_LAYOUT if values.get(name) is not None}
-    return TokenLayout(values["points"], axes, tuple(values["goal"]), values["order"], **added)
+    others = {name: value for name, value in values.items() if name not in ("axes", "goal")}
+    return TokenLayout(axes=axes, goal=tuple(values["goal"]), **others)
 
 
 def vector_spec(values: Mapping[str, Any]) -> VectorSpec:
@@ -419,15 +355,6 @@ def vector_spec(values: Mapping[str, Any]) -> VectorSpec:
     scales = {name: tuple(map(float, each)) for name, each in values["normalization"].items()}
     fields = {name: values[name] for name in VECTOR_SPEC if name in values and name != "normalization"}
     return VectorSpec(**fields, normalization=Normalization(**scales))
-
-
-def _upgrade_card(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a card of FORMER_FORMAT to the present names; file names stay as they are."""
-    upgraded = {**content, "format": FORMAT}
-    for field, upgrade in (("model", upgrade_model), ("graphs", lambda graphs: rename_keys(graphs, FORMER_GRAPHS))):
-        if field in content:
-            upgraded[field] = upgrade(content[field])
-    return upgraded
 
 
 def _check_graph(file: Path, row: Mapping[str, Any]) -> None:

@@ -24,25 +24,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..core.tokens import TokenLayout
 from ..infra.documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
 from ..infra.errors import UserError
 from ..infra.files import MODEL_BYTES, open_limited, sha256_of, write_atomic
-from .card import ADDED_LAYOUT, LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities, upgrade_config
-from .token.moe import RefineConfig
+from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities
 from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.3"
-FORMER_FORMATS = ("reflectdrive.token_net.2", "reflectdrive.token_net.1")  # the same weights, see `upgrade_config`
-FORMER_PARAMETERS = {  # part of a parameter's dotted name -> present name; of the network, then of the training losses
-    "odds_hidden": "value_hidden",
-    "odds_head": "value_head",
-    "goal_way": "goal_route",
-    "route_place": "route_position",
-    "readers": "aux_heads",
-    "reader": "linear",
-    "why": "sub_score_head",
-}
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 Net = TypeVar("Net", bound=nn.Module)
@@ -76,12 +64,6 @@ FIELDS = {  # of TokenNetConfig in a weights file
     "table_stride": whole(1, 64),
     "refine": {"layers": whole(0, 256), **dict.fromkeys(("own_norm", "own_heads", "own_prompt"), flag)},
 }
-ADDED = {  # entries that weights of earlier versions lack, and what they mean there
-    "plan_value": False,
-    "table_stride": 1,
-    "refine": dataclasses.asdict(RefineConfig()),
-}
-ADDED_TO_LAYOUT = {name: getattr(TokenLayout(), name) for name in ADDED_LAYOUT}
 
 
 class CheckpointError(UserError):
@@ -109,10 +91,7 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     """The network of a file, in float32 on the CPU, ready for inference. Raises CheckpointError."""
     path = Path(path)
     tensors, metadata = read_verified(path, sha256)
-    if FORMAT not in metadata and any(former in metadata for former in FORMER_FORMATS):
-        tensors = {present_name(name): value for name, value in tensors.items()}
-    config = _config(path, config_text(path, metadata, FORMAT, *FORMER_FORMATS))
-    return network_of(TokenNet, config, tensors, path)
+    return network_of(TokenNet, _config(path, config_text(path, metadata, FORMAT)), tensors, path)
 
 
 def random_net(path: str | Path, seed: int) -> TokenNet:
@@ -128,24 +107,11 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
 def config_of(path: str | Path) -> TokenNetConfig:
     """The configuration in a weights file, or in a card of exported graphs. Raises CheckpointError."""
     path = Path(path)
-    return _config(path, stored_config(path, FORMAT, *FORMER_FORMATS))
-
-
-def present_name(name: str) -> str:
-    """The present dotted name of a parameter in a weights file or training state of the former format."""
-    return ".".join(FORMER_PARAMETERS.get(part, part) for part in name.split("."))
+    return _config(path, stored_config(path, FORMAT))
 
 
 def _config(path: Path, content: str) -> TokenNetConfig:
-    def present(values: Any) -> Any:
-        values = upgrade_config(values)
-        if not isinstance(values, dict):
-            return values
-        if isinstance(layout := values.get("layout"), dict):
-            values = {**values, "layout": {**ADDED_TO_LAYOUT, **layout}}
-        return {**ADDED, **values}
-
-    return parse_config(path, content, TokenNetConfig, FIELDS, present)
+    return parse_config(path, content, TokenNetConfig, FIELDS)
 
 
 # --- files of any kind of network ------------------------------------------------------------------------------------
@@ -189,34 +155,27 @@ def read_verified(path: Path, sha256: str) -> tuple[dict[str, Tensor], dict[str,
     return read_tensors(path)
 
 
-def config_text(path: Path, metadata: Mapping[str, str], *formats: str) -> str:
-    """The configuration in a file's metadata, as JSON, of the first format there. Raises CheckpointError."""
-    text = next((metadata[name] for name in formats if name in metadata), None)
-    if text is None:
-        raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {formats[0]}")
-    return text
+def config_text(path: Path, metadata: Mapping[str, str], format_name: str) -> str:
+    """The configuration in a file's metadata, as JSON. Raises CheckpointError for weights of another format."""
+    if format_name not in metadata:
+        raise CheckpointError(f"{path} carries {sorted(metadata)}, expected weights of the format {format_name}")
+    return metadata[format_name]
 
 
-def stored_config(path: Path, *formats: str) -> str:
+def stored_config(path: Path, format_name: str) -> str:
     """The configuration, as JSON, in a weights file or in a card of exported graphs. Raises CheckpointError."""
     if path.name != CARD:
-        return config_text(path, read_tensors(path)[1], *formats)
+        return config_text(path, read_tensors(path)[1], format_name)
     try:
         return json.dumps(GraphCard.read(path).model["config"])
     except (GraphError, KeyError) as fault:
         raise CheckpointError(f"{path} lacks the network's configuration: {fault}") from None
 
 
-def parse_config(
-    path: Path,
-    content: str,
-    kind: type[Config],
-    fields: Mapping[str, Any],
-    upgrade: Callable[[Any], Any] = lambda values: values,
-) -> Config:
+def parse_config(path: Path, content: str, kind: type[Config], fields: Mapping[str, Any]) -> Config:
     """A configuration as the dataclass `kind`, from JSON that has these fields. Raises CheckpointError."""
     try:
-        values = upgrade(parse_json(content))
+        values = parse_json(content)
         check_fields(values, fields)
         return _dataclass_of(kind, values)  # type: ignore[no-any-return]
     except DocumentError as fault:

@@ -135,9 +135,7 @@ class StepResult:
 Correct = Callable[[StepResult, int], StepResult]  # a step and its number, from 0 -> that step, or a better one
 
 
-def sample(
-    predict: Predict, start: Array, present: Array, steps: int, ddim: bool = False, correct: Correct | None = None
-) -> Array:
+def sample(predict: Predict, start: Array, present: Array, steps: int, correct: Correct | None = None) -> Array:
     """Clean futures (P, 1 + T, 4) sampled from noise `start`; `present` (P, 4) are the poses at index 0.
 
     `correct` may replace a step; the next one continues from its result.
@@ -146,7 +144,7 @@ def sample(
     futures, earlier = with_present(start, present), None
     for number, (time, after) in enumerate(pairwise(times)):
         clean = predict(futures, time)
-        if ddim or earlier is None:
+        if earlier is None:
             following = ddim_step(futures, clean, time, after)
         else:
             following = dpm_step(futures, clean, earlier, time, after)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
 from ..core.recipe_config import DriveFineConfig
 from ..core.tokens import cosine_schedule
 from ..scoring.safety import safety_check
@@ -28,6 +28,8 @@ from .planner import Network, PlannerContext, PlannerState, can_score, network_i
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import postprocess, token_headings, trajectories
 from .repair import repair_plan
+
+TEMPERATURE = 1.0  # sampling temperature of the candidates after the first, as the network was trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +94,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     sent, *others = trajectories(
         points[order],
         observation.ego.speed_mps,
-        config.output.dt_s,
+        PLAN_DT_S,
         safety_context.road,
         None if headings is None else headings[order],
     )
@@ -126,7 +128,7 @@ def candidates(network: Network, context: Any, count: int, settings: DriveFineCo
     if count == 1:
         drafts, of_drafts = network.draft(context, masked, limits)
     else:
-        drafts, rng, temperature = masked, np.random.default_rng(seed), np.full(count, settings.temperature)
+        drafts, rng, temperature = masked, np.random.default_rng(seed), np.full(count, TEMPERATURE)
         temperature[0] = 0.0
         for limit in limits:
             share = rng.random(drafts.shape)
@@ -144,4 +146,4 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     waypoints = network.layout.decode(finished.ids)
     points = postprocess(waypoints[..., :2], observation.ego, network.layout.waypoint_noise_m, road)
     headings = token_headings(waypoints, points, network.layout)
-    return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road, headings)
+    return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road, headings)

@@ -15,6 +15,7 @@ from ..core.config import GuardConfig
 from ..core.domain import Observation, Plan, Verdict
 from ..scoring.safety import BACKWARDS_MPS, SafetyContext, unsafe_reason, vehicle_demands
 
+MAX_START_GAP_M = 2.0  # from where the present speed leads to the first pose: a further plan starts from another place
 AVERAGE_S = 0.5  # accelerations are averaged over this time: finer ones are noise of a 2 Hz plan
 
 
@@ -49,8 +50,8 @@ def infeasible_reason(plan: Plan, observation: Observation, guard: GuardConfig) 
         return f"the plan is stamped {(observation.stamp_ns - plan.stamp_ns) * 1e-9:.2f} s before its observation"
     expected = np.array([observation.ego.speed_mps * trajectory.dt_s, 0.0])
     gap = float(np.hypot(*(trajectory.poses[0, :2] - expected)))
-    if gap > guard.max_start_gap_m:
-        return f"the plan starts {gap:.1f} m from where the car will be, allowed {guard.max_start_gap_m:.1f} m"
+    if gap > MAX_START_GAP_M:
+        return f"the plan starts {gap:.1f} m from where the car will be, allowed {MAX_START_GAP_M:.1f} m"
 
     backwards = -float(kinematics.speeds(trajectory).min())
     if backwards > BACKWARDS_MPS:  # checked at every step

@@ -21,6 +21,8 @@ from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
 from .denoiser import Denoiser
 
+CARRY_MAX_S = 1.0  # an accepted plan is used again for so long in place of a refused one: later, the scene is another
+
 
 class PlanningError(Exception):
     """A planner cannot plan; the message gives the reason."""

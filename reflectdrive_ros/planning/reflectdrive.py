@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
 from ..core.recipe_config import ReflectDriveConfig
 from ..core.tokens import decoding_rounds, draft_schedule
 from ..features.images import ModelInputs
@@ -80,7 +80,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     first, *others = trajectories(
         np.stack([sent, *smooth[order[1:]]]),
         observation.ego.speed_mps,
-        planner_context.config.output.dt_s,
+        PLAN_DT_S,
         safety_context.road,
     )
     result = Plan(
@@ -108,7 +108,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     actions, _ = draft_plans(scene.actions[scene.valid][: settings.goals], scene, inputs, network, settings)
     road = planner_context.safety_context(observation).road
     points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
-    return trajectories(points, observation.ego.speed_mps, planner_context.config.output.dt_s, road)
+    return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road)
 
 
 def draft_plans(

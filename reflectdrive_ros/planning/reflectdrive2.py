@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..core import geometry, kinematics
-from ..core.domain import Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ..core.recipe_config import ReflectDrive2Config
 from ..core.tokens import TokenLayout, draft_schedule
 from ..scoring.safety import SafetyContext, safety_check
@@ -45,6 +45,9 @@ from .postprocess.waypoints import HORIZON_S, carried_points, postprocess, traje
 from .repair import encode_points, repair_plan
 
 NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
+LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
+MAX_DEVIATION_M = 1.0  # a car further from its position in the last plan takes a full step
+LOW_CONFIDENCE = 0.15  # mean token probability of the last plan below which the next step is a full one
 STANDING_MPS = 0.3
 STANDING_M = 0.1  # a closer goal means an immediate stop
 GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
@@ -85,7 +88,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
         kind, lite_steps_since_full, edit_rounds = (
             StepKind.LITE,
             state.lite_steps_since_full + 1,
-            settings.lite_edit_rounds,
+            LITE_EDIT_ROUNDS,
         )
 
     safety_context = planner_context.safety_context(observation)
@@ -125,7 +128,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     choice = choice.with_first(states) if repairs or slower or sent is not best_points else choice
 
     sent_plan, *candidates = trajectories(
-        np.stack([sent, *candidate_points[others]]), observation.ego.speed_mps, planner_context.config.output.dt_s, road
+        np.stack([sent, *candidate_points[others]]), observation.ego.speed_mps, PLAN_DT_S, road
     )
     result = Plan(
         observation.stamp_ns,
@@ -158,13 +161,13 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
         return f"{elapsed_s:.2f} s since the last plan"
     if abs(memory.ego.speed_mps) < STANDING_MPS <= abs(ego.speed_mps):
         return "the car starts"
-    if memory.confidence < settings.low_confidence:
+    if memory.confidence < LOW_CONFIDENCE:
         return f"the last plan has a confidence of {memory.confidence:.2f}"
     jump_m = distance(extrapolate_pose(memory.ego, elapsed_s), ego.map_from_ego)
     if jump_m > MAX_JUMP_M:
         return f"localisation jumped by {jump_m:.1f} m"
     deviation_m = distance(planned_position(last, elapsed_s), ego.map_from_ego)
-    if deviation_m > settings.max_deviation_m:
+    if deviation_m > MAX_DEVIATION_M:
         return f"the car is {deviation_m:.1f} m from where the last plan has it"
     return ""
 
@@ -246,7 +249,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     actions, _ = draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
     points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
-    return trajectories(points, observation.ego.speed_mps, config.output.dt_s, road)
+    return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road)
 
 
 def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..core.domain import Array, Observation, Plan, StepKind, Trajectory
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
 from ..core.kinematics import resample
 from ..core.recipe_config import ReflexDiffusionConfig
 from ..features.vectors import VectorInputs, vector_inputs
@@ -29,7 +29,6 @@ from ..scoring.safety import SafetyContext, safety_check
 from .assessment import choose_deceleration
 from .confidence import confidence
 from .denoiser import (
-    START_SCALE,
     Denoiser,
     Predict,
     StepResult,
@@ -53,7 +52,9 @@ from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
 from .repair import repair_points
 
 ConfidenceOf = Callable[[Array], float]  # clean futures -> confidence of the ego's
-SEED = 0  # of the noise that a plan starts from: the same in every step, so that plans do not jump
+REFLECTION_GUIDANCE = 0.0  # of the noise that is added again: without conditions, as in the paper
+CONFIDENCE_MIN = 0.8  # steps with a lower confidence are reflected
+REFLECTIONS_MAX = 10  # reflected steps of a plan
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def plan(state: PlannerState, observation: Observation, planner_context: Planner
     (trajectory,) = trajectories(
         points[None], observation.ego.speed_mps, denoiser.spec.future_dt_s, safety_context.road
     )
-    trajectory = at_interval(trajectory, planner_context.config.output.dt_s)
+    trajectory = at_interval(trajectory, PLAN_DT_S)
     result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
     result = replace(result, check=safety_check(result, safety_context, repairs))
     memory = Memory(inputs.notes, "every step is a full step", reflections)
@@ -148,18 +149,16 @@ def sample_plan(
         return guided(prediction, settings.guidance)
 
     def explore(futures: Array, time: float) -> Array:
-        return guided(denoiser.denoise(context, futures, time), settings.reflection_guidance)
+        return guided(denoiser.denoise(context, futures, time), REFLECTION_GUIDANCE)
 
     def confidence_of(futures: Array) -> float:
         return confidence(ego_poses(futures, spec, line), spec.future_dt_s, safety_context).value
 
     present = present_states(inputs, spec)
     start = np.zeros((spec.futures, 1 + spec.future_steps, 4))
-    if settings.noise > 0.0:
-        start = settings.noise * START_SCALE * np.random.default_rng(SEED).standard_normal(start.shape)
     reflector = Reflector(predict, explore, confidence_of, present, settings)
     correct = reflector if settings.reflection else None
-    clean = sample(predict, start, present, settings.steps, settings.sampler == "ddim", correct)
+    clean = sample(predict, start, present, settings.steps, correct)
     return ego_poses(clean, spec, line), tuple(reflector.reflections)
 
 
@@ -187,10 +186,10 @@ class Reflector:
 
     def __call__(self, step: StepResult, number: int) -> StepResult:
         settings = self.settings
-        if number == settings.steps - 1 or len(self.reflections) == settings.reflections_max:
+        if number == settings.steps - 1 or len(self.reflections) == REFLECTIONS_MAX:
             return step
         before = self.confidence_of(step.clean)
-        if before >= settings.confidence_min:
+        if before >= CONFIDENCE_MIN:
             return step
         again = reflect(step, self.predict, self.explore, self.present)
         after = self.confidence_of(again.clean)

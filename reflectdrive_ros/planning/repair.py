@@ -40,10 +40,13 @@ from ..core.tokens import TokenLayout
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from .assessment import Assessment, assess, evaluate, rank_as_planned
-from .planner import Network, PlannerContext, no_deadline
+from .planner import CARRY_MAX_S, Network, PlannerContext, no_deadline
 from .postprocess.speed_profile import drop_reversals, slow_points
 from .postprocess.waypoints import POINT_DT_S, carried_points, limit_curvature, postprocess, waypoint_poses
 
+# Manhattan distance to a waypoint, 61 token pairs; the paper has 10, 221 pairs. On `val` 3, 5 and 10 score the same
+SEARCH_RADIUS_BINS = 5
+MAX_STALLED_ITERATIONS = 1  # the search ends after as many iterations without improvement: more found nothing on `val`
 ANCHORS = 4  # token pairs that are selected per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
@@ -193,7 +196,7 @@ def run_repair(
         else [encode_points(follow_route(start.points[0], safety_context), safety_context, layout)]
     )
     while iterations < settings.iterations and not present.sound.all():
-        if iterations - improved_at >= settings.max_stalled_iterations or (
+        if iterations - improved_at >= MAX_STALLED_ITERATIONS or (
             iterations and deadline_used() > HURRY_DEADLINE_SHARE
         ):
             break
@@ -205,9 +208,7 @@ def run_repair(
         braked = brake_along_plan(present.points[0], float(safety_context.scene.motion[0]))
         candidates = [encode_points(braked, safety_context, layout), *routed]
         if deadline_used() <= HURRY_DEADLINE_SHARE:
-            moved = best_pairs(
-                present_ids, waypoint, tried, allowed_violation, safety_context, layout, points_of, settings
-            )
+            moved = best_pairs(present_ids, waypoint, tried, allowed_violation, safety_context, layout, points_of)
             if len(moved) == 0:
                 if waypoint == 0:
                     break  # all neighbours have been tried
@@ -245,10 +246,9 @@ def best_pairs(
     safety_context: SafetyContext,
     layout: TokenLayout,
     points_of: PointsOf,
-    settings: RepairConfig,
 ) -> Array:
     """Ids (M, T) of untried plans with the best pairs near a waypoint, best first; may be empty."""
-    _, near = neighbourhood(ids, waypoint, layout, settings.delta)
+    _, near = neighbourhood(ids, waypoint, layout, SEARCH_RADIUS_BINS)
     near = near[[row.tobytes() not in tried for row in near]]
     if len(near) == 0:
         return near
@@ -358,7 +358,7 @@ def _pursue_route(along: Array, safety_context: SafetyContext) -> Array:
 
 
 def continue_last(last: Plan | None, safety_context: SafetyContext, count: int, far_m: float) -> Assessment | None:
-    """The rest of the plan that is driven now, as `count` points, if it is not older than `engine.carry_max_s`, safe,
+    """The rest of the plan that is driven now, as `count` points, if it is not older than CARRY_MAX_S, safe,
     within the vehicle limits, and makes at least CONTINUED_PROGRESS of the progress `far_m` of the unsafe plan.
 
     Two repairs that are each safe, one around an agent and one that stops before it, are not safe when they alternate.
@@ -366,7 +366,7 @@ def continue_last(last: Plan | None, safety_context: SafetyContext, count: int, 
     if last is None:
         return None
     age_ns = safety_context.observation.stamp_ns - last.stamp_ns
-    if not 0 < age_ns <= safety_context.config.engine.carry_max_s * 1e9:
+    if not 0 < age_ns <= CARRY_MAX_S * 1e9:
         return None
     points = carried_points(last, safety_context.observation, count)
     for index in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity

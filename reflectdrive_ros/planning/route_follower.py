@@ -8,9 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from ..core import geometry, kinematics
-from ..core.config import IdmConfig, VehicleConfig
-from ..core.domain import Agents, Array, Observation, Plan, Trajectory
+from ..core.config import VehicleConfig
+from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, Observation, Plan, Trajectory
 from .planner import PlannerContext, PlannerState, PlanningError
+
+# the Intelligent Driver Model, as a calm driver of a car: constants, so that the baseline is the same in every table
+IDM_MAX_ACCELERATION_MPS2 = 1.5
+IDM_COMFORTABLE_BRAKING_MPS2 = 2.0
+IDM_HEADWAY_S = 1.5  # time gap to the car ahead
+IDM_MIN_GAP_M = 2.0  # gap at standstill
+IDM_LANE_MARGIN_M = 0.3  # objects this close to the path of the vehicle block it
+IDM_MAX_LATERAL_ACCELERATION_MPS2 = 2.0  # in curves
 
 PATH_STEP_M = 0.5
 THINNED_M = 4.0  # spacing at which others are first compared with the path
@@ -24,15 +32,12 @@ OFF_ROUTE_M = 30.0  # further away there is no route to follow
 
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
-    config = planner_context.config
-    path, route_left_m = path_to_route(observation, config.output.horizon_s)
-    distances = follow(
-        path, route_left_m, observation, config.idm, config.vehicle, config.output.dt_s, config.output.horizon_s
-    )
+    path, route_left_m = path_to_route(observation, PLAN_HORIZON_S)
+    distances = follow(path, route_left_m, observation, planner_context.config.vehicle, PLAN_DT_S, PLAN_HORIZON_S)
     poses = geometry.sample(path, distances)
     along = geometry.arc_lengths(path)
     poses[:, 2] = geometry.wrap(np.interp(distances, along, np.unwrap(path[:, 2])))  # no steps from point to point
-    new_plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, config.output.dt_s))
+    new_plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, PLAN_DT_S))
     return PlannerState(previous=new_plan), new_plan
 
 
@@ -67,7 +72,6 @@ def follow(
     path: Array,
     route_left_m: float,
     observation: Observation,
-    idm: IdmConfig,
     vehicle: VehicleConfig,
     dt_s: float,
     horizon_s: float,
@@ -75,11 +79,11 @@ def follow(
     """(T,) distances along the path at dt, 2 dt, .. horizon: the driver model, rolled out."""
     steps = round(horizon_s / dt_s)
     along = geometry.arc_lengths(path)
-    allowed = curve_speeds(path, along, idm.max_lateral_acceleration_mps2, observation.speed_limit_mps)
-    lead_rear, lead_speed, in_path = others_on_path(path, observation.others, idm, vehicle, dt_s, steps)
+    allowed = curve_speeds(path, along, IDM_MAX_LATERAL_ACCELERATION_MPS2, observation.speed_limit_mps)
+    lead_rear, lead_speed, in_path = others_on_path(path, observation.others, vehicle, dt_s, steps)
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     rear_m = -0.5 * vehicle.length_m
-    wall_m = route_left_m + (idm.min_gap_m if observation.route_ends else 0.0)  # the rear axle stops at the goal itself
+    wall_m = route_left_m + (IDM_MIN_GAP_M if observation.route_ends else 0.0)  # the rear axle stops at the goal itself
     distance, speed = 0.0, max(observation.ego.speed_mps, 0.0)
     distances = np.empty(steps)
     for k in range(steps):
@@ -93,14 +97,14 @@ def follow(
             desired,
             np.append(gap[ahead], wall_m - distance),  # the end of the route is a wall
             np.append(lead_speed[ahead, k], 0.0),
-            max_acceleration_mps2=idm.max_acceleration_mps2,
-            comfortable_braking_mps2=idm.comfortable_braking_mps2,
-            headway_s=idm.headway_s,
-            min_gap_m=idm.min_gap_m,
+            max_acceleration_mps2=IDM_MAX_ACCELERATION_MPS2,
+            comfortable_braking_mps2=IDM_COMFORTABLE_BRAKING_MPS2,
+            headway_s=IDM_HEADWAY_S,
+            min_gap_m=IDM_MIN_GAP_M,
         )
         # the driver model is lenient above its desired speed; a curve is not
         slowest = min(float(acceleration_mps2.min()), (desired - speed) / SETTLE_S if speed > desired else np.inf)
-        acceleration = min(max(slowest, -3.0 * idm.comfortable_braking_mps2), idm.max_acceleration_mps2)
+        acceleration = min(max(slowest, -3.0 * IDM_COMFORTABLE_BRAKING_MPS2), IDM_MAX_ACCELERATION_MPS2)
         if speed + acceleration * dt_s < 0.0:  # stops within the interval
             distance -= 0.5 * speed**2 / acceleration
         else:
@@ -132,7 +136,7 @@ def near_path(path: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -
 
 
 def others_on_path(
-    path: Array, agents: Agents | None, idm: IdmConfig, vehicle: VehicleConfig, dt_s: float, steps: int
+    path: Array, agents: Agents | None, vehicle: VehicleConfig, dt_s: float, steps: int
 ) -> tuple[Array, Array, Array]:
     """For each agent (A) and interval (T): arc length of its rear, its speed along the path, whether it blocks the
     path.
@@ -150,7 +154,7 @@ def others_on_path(
     turn = poses[..., 2] - geometry.sample(path, along.ravel())[:, 2].reshape(along.shape)
     half_length = 0.5 * (sizes[:, :1] * np.abs(np.cos(turn)) + sizes[:, 1:] * np.abs(np.sin(turn)))
     half_width = 0.5 * (sizes[:, :1] * np.abs(np.sin(turn)) + sizes[:, 1:] * np.abs(np.cos(turn)))
-    in_path = np.abs(offset) < half_width + 0.5 * vehicle.width_m + idm.lane_margin_m
+    in_path = np.abs(offset) < half_width + 0.5 * vehicle.width_m + IDM_LANE_MARGIN_M
     speed = np.gradient(along, AGENT_STEP_S, axis=1)
 
     times_s = dt_s * np.arange(steps)  # IDM reacts to where others are at the start of each interval

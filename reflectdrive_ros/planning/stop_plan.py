@@ -6,8 +6,8 @@ import numpy as np
 
 from ..core import geometry, kinematics
 from ..core.config import Config
-from ..core.domain import Agents, Array, EgoState, Observation, Plan
-from ..scoring.safety import SafetyContext, first_safe
+from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, EgoState, Observation, Plan
+from ..scoring.safety import MAX_CURVATURE_PER_M, SafetyContext, first_safe
 
 
 def stop_plan(
@@ -22,14 +22,14 @@ def stop_plan(
     Uses the weakest of three decelerations without a collision and without crossing a closed stop line of `lights`, the
     strongest if there is none. Never fails: it needs only the ego.
     """
-    output, guard = config.output, config.guard
-    times_s = output.dt_s * np.arange(1, round(output.horizon_s / output.dt_s) + 1)
+    guard = config.guard
+    times_s = PLAN_DT_S * np.arange(1, round(PLAN_HORIZON_S / PLAN_DT_S) + 1)
     decelerations = (guard.comfort_braking_mps2, guard.hard_braking_mps2, guard.emergency_braking_mps2)
     distances = np.concatenate([kinematics.braking_distances(ego.speed_mps, each, times_s) for each in decelerations])
     poses = along_path(path, distances) if path is not None else along_present_curve(ego, distances, config)
     choices = poses.reshape(len(decelerations), -1, 3)
     safety_context = SafetyContext(Observation(ego.stamp_ns, ego, np.zeros((0, 3)), agents=agents), config)
-    return Plan(ego.stamp_ns, ego.map_from_ego, first_safe(choices, output.dt_s, safety_context, lights))
+    return Plan(ego.stamp_ns, ego.map_from_ego, first_safe(choices, PLAN_DT_S, safety_context, lights))
 
 
 def along_path(path: Array, distances: Array) -> Array:
@@ -44,5 +44,5 @@ def along_present_curve(ego: EgoState, distances: Array, config: Config) -> Arra
     """Poses (N, 3) at distances along the circle of the present yaw rate."""
     guard, speed = config.guard, max(abs(ego.speed_mps), 1.0)
     gripping = guard.max_lateral_acceleration_mps2 / speed**2
-    tightest = min(guard.max_curvature_per_m, gripping)
+    tightest = min(MAX_CURVATURE_PER_M, gripping)
     return kinematics.arc(float(np.clip(ego.yaw_rate_rps / speed, -tightest, tightest)), distances)

@@ -43,23 +43,23 @@ def find_bags(path: Path) -> list[Path]:
     return _find_bags(path, path, [0])
 
 
-def _find_bags(path: Path, top: Path, seen: list[int]) -> list[Path]:
-    found: list[Path] = []
+def _find_bags(path: Path, top: Path, entry_count: list[int]) -> list[Path]:
+    bags: list[Path] = []
     entries = sorted(path.iterdir())
-    seen[0] += len(entries)
-    if seen[0] > MAX_ENTRIES:
+    entry_count[0] += len(entries)
+    if entry_count[0] > MAX_ENTRIES:
         raise BagError(f"{top} holds more than {MAX_ENTRIES} files and folders: name bags, or a smaller folder of bags")
     for entry in entries:
         try:
             if not entry.is_dir() or entry.name.startswith("."):
                 continue
             if is_bag(entry):
-                found.append(entry)
+                bags.append(entry)
             elif not entry.is_symlink() and not (entry / PLANS_FILE).exists():
-                found += _find_bags(entry, top, seen)
+                bags += _find_bags(entry, top, entry_count)
         except (PermissionError, FileNotFoundError):  # FileNotFoundError: it was removed meanwhile
             continue
-    return found
+    return bags
 
 
 def folder_names(bags: Sequence[Path]) -> list[str]:
@@ -75,8 +75,8 @@ def folder_names(bags: Sequence[Path]) -> list[str]:
             break
         for k in same:
             depths[k] += 1
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for k, name in enumerate(names):  # "a-b/c" and "a/b-c"
-        taken[name] += 1
-        names[k] = name if taken[name] == 1 else f"{name}-{taken[name]}"
+        counts[name] += 1
+        names[k] = name if counts[name] == 1 else f"{name}-{counts[name]}"
     return names

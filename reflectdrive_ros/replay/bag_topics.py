@@ -57,22 +57,22 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
     does not come from the bag. Raises BagError that names every input without a topic or with several candidates, with
     the options to choose from.
     """
-    asked = _parse_topics(pairs)
+    requested = _parse_topics(pairs)
     type_of = {topic.name: topic.type_name for topic in reader.topics if topic.count}
-    config = _fit_types(config, type_of, asked, driven_route=driven_route)
+    config = _fit_types(config, type_of, requested, driven_route=driven_route)
     if domain := reader.descriptions.get(IMAGE_DOMAIN):
         config = override_dotted(config, {"cameras.domain": domain})
     entries = topics.inputs(config)
-    known = {entry.key for entry in entries}
+    keys = {entry.key for entry in entries}
     if unknown := sorted(
-        set(asked) - known - {key for key, name in asked.items() if not name and key in TOPIC_KEYWORDS}
+        set(requested) - keys - {key for key, name in requested.items() if not name and key in TOPIC_KEYWORDS}
     ):
-        raise BagError(f"--topic {unknown[0]}: no such input; expected one of {', '.join(known)}")
-    found = TopicMapping(config, {}, {}, {})
+        raise BagError(f"--topic {unknown[0]}: no such input; expected one of {', '.join(keys)}")
+    mapping = TopicMapping(config, {}, {}, {})
     problems: list[str] = []
     advice: dict[str, None] = {}  # each line once, in order
     for entry in entries:
-        name = asked.get(entry.key)
+        name = requested.get(entry.key)
         fitting = _fitting(entry, type_of)
         if name == "":
             if entry.required:
@@ -93,12 +93,12 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
             problems += [f"  --topic {entry.key}={each}" for each in _of_type(entry, type_of)]
             name = None
         if name is not None:
-            found.sources[entry.key], found.types[entry.key] = name, entry.type
-            found.others[entry.key] = [each for each in fitting if each != name]
+            mapping.sources[entry.key], mapping.types[entry.key] = name, entry.type
+            mapping.others[entry.key] = [each for each in fitting if each != name]
     if problems:
         head = f"bag {reader.path}: it is not clear which topics {config.planner} is to use"
         raise BagError("\n".join([head, *problems, *(["or change what is needed:"] if advice else []), *advice]))
-    return found
+    return mapping
 
 
 def ambiguous_choices(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -112,28 +112,30 @@ def ambiguous_choices(details: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _parse_topics(pairs: Sequence[str]) -> dict[str, str]:
-    found = {}
+    names = {}
     for pair in pairs:
         key, equals, name = pair.partition("=")
         if not equals:
             raise BagError(f"--topic {pair}: expected KEY=NAME; {pair}= leaves this input out")
-        found[key] = name
-    return found
+        names[key] = name
+    return names
 
 
-def _fit_types(config: Config, type_of: Mapping[str, str], asked: Mapping[str, str], *, driven_route: bool) -> Config:
+def _fit_types(
+    config: Config, type_of: Mapping[str, str], requested: Mapping[str, str], *, driven_route: bool
+) -> Config:
     """The message-type settings that fit the named topics, or else the bag."""
     have = set(type_of.values())
-    images = {type_of.get(name) for key, name in asked.items() if key.startswith("image:")} & {IMAGE, COMPRESSED}
+    images = {type_of.get(name) for key, name in requested.items() if key.startswith("image:")} & {IMAGE, COMPRESSED}
     if images == {IMAGE} or (not images and COMPRESSED not in have and IMAGE in have):
         config = override_dotted(config, {"cameras.compressed": False})
     kinds = topics.OBJECT_TYPES.items()
-    named = type_of.get(asked.get("objects", ""))
+    named = type_of.get(requested.get("objects", ""))
     objects = next((kind for kind, name in kinds if name == named), None)
     objects = objects or next(
-        (kind for kind, name in kinds if name in have), "predicted" if "objects" in asked else "none"
+        (kind for kind, name in kinds if name in have), "predicted" if "objects" in requested else "none"
     )
-    without = asked.get("objects") == ""
+    without = requested.get("objects") == ""
     config = override_dotted(config, {"inputs.objects_type": "none" if without else objects})
     if driven_route:  # it is put in as a Path
         config = override_dotted(config, {"inputs.route_type": "path"})
@@ -196,14 +198,14 @@ def _advice(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
     return []
 
 
-def known_sources(reader: BagReader) -> dict[str, str]:
+def scoring_sources(reader: BagReader) -> dict[str, str]:
     """The bag's map and objects, if it has them: plans are scored against them, whether or not the planner uses
     them.
     """
-    found = {}
+    sources = {}
     for key, kinds in (("map", (topics.MAP_TYPE,)), ("objects", tuple(topics.OBJECT_TYPES.values()))):
         for kind in kinds:
             names = [topic.name for topic in reader.topics if topic.type_name == kind and topic.count]
-            if names and key not in found:
-                found[key] = min(names, key=lambda name: (TOPIC_KEYWORDS[key] not in name, len(name), name))
-    return found
+            if names and key not in sources:
+                sources[key] = min(names, key=lambda name: (TOPIC_KEYWORDS[key] not in name, len(name), name))
+    return sources

@@ -48,23 +48,23 @@ CHUNK_PLANS = 600  # plans
 MARGIN_NS = 10_000_000_000  # read before and after a chunk; the driving score needs 5 s ahead
 FRAMES_MAX, IMAGES_MAX, PATH_MAX = 3200, 400, 40_000  # plans, instants with images, poses of a record
 
-Kept = TypeVar("Kept")
+Item = TypeVar("Item")
 
 
-class DecimatingBuffer(Generic[Kept]):
+class DecimatingBuffer(Generic[Item]):
     """Keeps every n-th added item, n a power of two that grows so that at most `capacity` items are kept."""
 
     def __init__(self, capacity: int) -> None:
-        self.kept: list[Kept] = []
+        self.items: list[Item] = []
         self.stride = 1
         self._capacity, self._count = capacity, 0
 
-    def add(self, item: Kept) -> None:
+    def add(self, item: Item) -> None:
         if self._count % self.stride == 0:
-            self.kept.append(item)
+            self.items.append(item)
         self._count += 1
-        if len(self.kept) > self._capacity:
-            self.kept = self.kept[::2]
+        if len(self.items) > self._capacity:
+            self.items = self.items[::2]
             self.stride *= 2
 
 
@@ -72,14 +72,20 @@ class ReplayChunks:
     """Collects the plans of one bag. A plan without publication time (`at_ns`) keeps its chunk open to the end."""
 
     def __init__(
-        self, reader: BagReader, sources: dict[str, str], config: Config, *, scoring: bool = True, drawn: bool = True
+        self,
+        reader: BagReader,
+        sources: dict[str, str],
+        config: Config,
+        *,
+        scoring: bool = True,
+        with_images: bool = True,
     ) -> None:
-        """`drawn`: whether images are read, for a report."""
-        self._reader, self._sources, self._config, self._drawn = reader, sources, config, drawn
+        """`with_images`: whether images are read, for a report."""
+        self._reader, self._sources, self._config, self._with_images = reader, sources, config, with_images
         self._scoring = scoring and "objects" in sources
         self._chunk: list[PlanOutput] = []
         self._last: ReplayFrame | None = None  # of the previous chunk
-        self._until_ns: int | None = None  # end of the known path
+        self._until_ns: int | None = None  # end of the path read so far
         self._scored_ns: int | None = None
         self._plans = 0
         self._frames, self._path = (
@@ -99,11 +105,11 @@ class ReplayChunks:
         """The record of all plans; none may be added afterwards."""
         self._close(None)
         timings = {stage: np.concatenate(parts) for stage, parts in self._timings.items()}
-        path = sorted(dict(self._path.kept).items())
-        kept = set(self._imaged.kept)
+        path = sorted(dict(self._path.items).items())
+        imaged = set(self._imaged.items)
         frames = [
-            frame if number in kept else replace(frame, images=())
-            for number, frame in zip(range(0, self._plans, self._frames.stride), self._frames.kept, strict=True)
+            frame if number in imaged else replace(frame, images=())
+            for number, frame in zip(range(0, self._plans, self._frames.stride), self._frames.items, strict=True)
         ]
         return replace(
             self._empty,
@@ -126,37 +132,37 @@ class ReplayChunks:
         egos = {}
         for received_ns, ego, plane in read_odometry(part, self._config):
             egos[ego.stamp_ns] = ego, plane
-            known = self._until_ns is not None and received_ns < self._until_ns
-            if not known and (end_ns is None or received_ns < end_ns):
+            is_covered = self._until_ns is not None and received_ns < self._until_ns
+            if not is_covered and (end_ns is None or received_ns < end_ns):
                 self._path.add((ego.stamp_ns, ego.map_from_ego))
         self._until_ns = end_ns
         if not plans:
             return
-        shown = {}
+        image_stamps_ns = {}
         for k, plan in enumerate(plans):
             self._imaged.add(self._plans + k)
-            stamp_ns = front_image_stamp_ns(plan) if self._drawn else None
+            stamp_ns = front_image_stamp_ns(plan) if self._with_images else None
             if (self._plans + k) % self._imaged.stride == 0 and stamp_ns is not None:
-                shown[k] = stamp_ns
-        images = self._cameras.images(part, shown) if shown else {}
+                image_stamps_ns[k] = stamp_ns
+        images = self._cameras.images(part, image_stamps_ns) if image_stamps_ns else {}
         stamps = sorted(egos)
         path = replace(
             self._empty,
             driven_path=np.array([egos[stamp][0].map_from_ego for stamp in stamps]).reshape(-1, 3),
             driven_stamps_ns=np.array(stamps, np.int64),
         )
-        seen = read_sightings(part, self._config, lambda stamps_ns: interpolate_driven_path(path, stamps_ns))
-        seen.sort(key=lambda sighting: sighting.stamp_ns)
-        frames = build_frames(plans, egos, images, seen, part, self._config, self._layout)
+        sightings = read_sightings(part, self._config, lambda stamps_ns: interpolate_driven_path(path, stamps_ns))
+        sightings.sort(key=lambda sighting: sighting.stamp_ns)
+        frames = build_frames(plans, egos, images, sightings, part, self._config, self._layout)
         self._plans += len(frames)
         for frame in frames:
             self._frames.add(frame)
-        self._count(replace(path, frames=frames), seen)
+        self._count(replace(path, frames=frames), sightings)
 
-    def _count(self, chunk: ReplayRecord, seen: Sequence[Sighting]) -> None:
+    def _count(self, chunk: ReplayRecord, sightings: Sequence[Sighting]) -> None:
         scores: dict[str, Array] = {}
         if self._scoring:
-            scores = replay_scores.score_replay(chunk, seen, self._space, self._config, self._scored_ns)
+            scores = replay_scores.score_replay(chunk, sightings, self._space, self._config, self._scored_ns)
             done = np.flatnonzero(np.isfinite(scores["nc"]))
             self._scored_ns = chunk.frames[int(done[-1])].stamp_ns if len(done) else self._scored_ns
         before = [] if self._last is None else [self._last]  # a plan is also compared with the one before it
@@ -171,13 +177,13 @@ class ReplayChunks:
     @cached_property
     def _empty(self) -> ReplayRecord:
         """The record without plans."""
-        found = read_routes(BagSlice(self._reader, self._sources), self._config, self._map)
+        routes = read_routes(BagSlice(self._reader, self._sources), self._config, self._map)
         return ReplayRecord(
             planner=self._config.planner,
             bag=Path(self._reader.path).name,
             frames=(),
-            route=found[-1][1] if found else np.zeros((0, 3)),
-            routes=found,
+            route=routes[-1][1] if routes else np.zeros((0, 3)),
+            routes=routes,
             driven_path=np.zeros((0, 3)),
             driven_stamps_ns=np.zeros(0, np.int64),
             vehicle=self._config.vehicle,

@@ -4,7 +4,7 @@ units.
 Errors of consecutive plans are correlated, so 6000 plans are far fewer than 6000 observations. Clusters are resampled
 and sign-flipped instead: whole bags if there are enough, else segments of at least CLUSTER_S within bags. The interval
 is the percentile bootstrap, widened for few clusters (Hesterberg 2015, "What Teachers Should Know About the Bootstrap",
-section 5.3: the plain one covers too little); the p-value is that of sign flips. A difference is reported as shown if
+section 5.3: the plain one covers too little); the p-value is that of sign flips. A difference is significant if
 both agree. With errors correlated over 2 s and no true difference, that happens in 5 to 6 of 100 comparisons of whole
 bags and in 6 to 8 of segments, whose neighbours are correlated; with plans as independent units it would be more than
 50.
@@ -45,7 +45,7 @@ class Difference:
         return self.mean_b - self.mean_a
 
     @property
-    def shown(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the interval leaves out 0, and the sign flips agree."""
         if self.interval is None or self.p is None:
             return False
@@ -82,7 +82,7 @@ def _nearest(among: Array, stamps: Array) -> Array:
 def assign_clusters(stamps_ns: Mapping[str, Array]) -> dict[str, Array]:
     """For each bag the cluster (N,) of each of its plans, numbered over all bags: a bag each, or stretches of it."""
     whole = sum(len(some) > 0 for some in stamps_ns.values()) >= BAGS_MIN
-    found, begin = {}, 0
+    clusters_by_bag, begin = {}, 0
     for bag, stamps in stamps_ns.items():
         clusters = np.zeros(len(stamps), np.int64)
         if len(stamps) and not whole:
@@ -90,9 +90,9 @@ def assign_clusters(stamps_ns: Mapping[str, Array]) -> dict[str, Array]:
             length_s = after_s[-1] * len(stamps) / max(len(stamps) - 1, 1)  # with the interval after the last plan
             stretches = max(1, int(length_s // CLUSTER_S))
             clusters = np.minimum((after_s / max(after_s[-1], 1e-9) * stretches).astype(np.int64), stretches - 1)
-        found[bag] = begin + clusters
+        clusters_by_bag[bag] = begin + clusters
         begin += int(clusters.max()) + 1 if len(stamps) else 0
-    return found
+    return clusters_by_bag
 
 
 def difference(a: Array, b: Array, clusters: Array, generator: np.random.Generator) -> Difference:
@@ -113,8 +113,8 @@ def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tup
     many = len(sums)
     means = []
     for size in _portions(many):
-        drawn = generator.integers(many, size=(size, many))
-        means.append(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+        samples = generator.integers(many, size=(size, many))
+        means.append(sums[samples].sum(axis=1) / counts[samples].sum(axis=1))
     reach = np.sqrt(many / (many - 1)) * stats.t.ppf(0.5 + LEVEL / 2, many - 1)
     low, high = np.quantile(np.concatenate(means), [stats.norm.cdf(-reach), stats.norm.cdf(reach)])
     return float(low), float(high)
@@ -123,14 +123,14 @@ def _interval(sums: Array, counts: Array, generator: np.random.Generator) -> tup
 def _sign_flip_share(sums: Array, generator: np.random.Generator) -> float:
     """Share of random sign flips of clusters whose difference is at least as large."""
     many = len(sums)
-    seen = abs(sums.sum()) * (1.0 - 1e-12)  # sums of the same numbers in another order differ in the last digit
+    observed = abs(sums.sum()) * (1.0 - 1e-12)  # sums of the same numbers in another order differ in the last digit
     if many <= EXACT_CLUSTERS_MAX:
         signs = 1.0 - 2.0 * ((np.arange(2**many)[:, None] >> np.arange(many)) & 1)
-        return float((np.abs(signs @ sums) >= seen).mean())
+        return float((np.abs(signs @ sums) >= observed).mean())
     as_much = 0
     for size in _portions(many):
         signs = 1.0 - 2.0 * generator.integers(2, size=(size, many))
-        as_much += int((np.abs(signs @ sums) >= seen).sum())
+        as_much += int((np.abs(signs @ sums) >= observed).sum())
     return (1 + as_much) / (1 + BOOTSTRAP_SAMPLES)
 
 

@@ -39,9 +39,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     worst: dict[str, Margin] = {}
     plans = 0
     for bag in args.bags:
-        count, found = measure(bag, config, errors)
+        count, margins = measure(bag, config, errors)
         plans += count
-        for name, margin in found.items():
+        for name, margin in margins.items():
             worst[name] = max(worst.get(name, margin), margin, key=lambda one: one.worst)
     rows = {name: {"worst": round(m.worst, 4), "limit": m.limit, "met": m.met} for name, m in worst.items()}
     write_numbers(args.json, {"checks": rows, "plans": plans, "bags": [bag.name for bag in args.bags]})

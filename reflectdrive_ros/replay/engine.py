@@ -1,4 +1,4 @@
-"""Replays a bag through the engine, or the node where asked, and writes the plans and what was measured of them."""
+"""Replays a bag through the engine, or the node where requested, and writes the plans and what was measured of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine, network_domain_note, planner_note
 from ..runtime.prefetch import PREFETCH_DEPTH
-from .bag_topics import ambiguous_choices, known_sources, map_topics
+from .bag_topics import ambiguous_choices, map_topics, scoring_sources
 from .chunks import ReplayChunks
 from .counters import OnDiagnostics, PublishedPlan, ReplayCounters
 from .plan_measures import PLANS_FILE, write_measures
@@ -74,13 +74,13 @@ def replay_bag(
     on_progress: Callable[[float], None],
 ) -> ReplayRecord:
     """Replays a bag and writes its plans into `out`; returns the record. `on_progress` receives the share done."""
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     with BagReader(bag) as reader, BagReader(bag) as again:
         if reader.notice:
             errors.print(reader.notice)
-        found = map_topics(config, reader, options.topic, driven_route=options.route == "driven")
-        config, sources = found.config, found.sources
-        for line in ambiguous_choices(found.details()):
+        mapping = map_topics(config, reader, options.topic, driven_route=options.route == "driven")
+        config, sources = mapping.config, mapping.sources
+        for line in ambiguous_choices(mapping.details()):
             errors.print(line)
         if note := network_domain_note(config):
             errors.print(note)
@@ -101,10 +101,10 @@ def replay_bag(
         for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
-        chunks = ReplayChunks(again, known_sources(reader) | sources, config, drawn=not options.no_report)
-        with PlansBag(out / "plans", config.output.map_frame) as kept:
+        chunks = ReplayChunks(again, scoring_sources(reader) | sources, config, with_images=not options.no_report)
+        with PlansBag(out / "plans", config.output.map_frame) as plans_bag:
             for sent in timed:
-                kept.write(sent)
+                plans_bag.write(sent)
                 tally.add(sent)
                 chunks.add(sent)
         record = chunks.record(
@@ -113,7 +113,7 @@ def replay_bag(
                 "planner_note": planner_note(config),
                 "jobs": options.at_a_time,
                 "route": options.route,
-                "topics": found.details(),
+                "topics": mapping.details(),
                 **tally.details(),
                 "planning_s": round(timed.planning_s, 3),
                 "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.planning_s, 2),
@@ -121,7 +121,7 @@ def replay_bag(
                 **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
             }
         )
-        wall_s = round(time.perf_counter() - begun, 3)  # plans were written and measured, too
+        wall_s = round(time.perf_counter() - start_s, 3)  # plans were written and measured, too
         return dataclasses.replace(record, details={**record.details, "wall_s": wall_s})
 
 
@@ -132,12 +132,12 @@ class TimedPlans:
         self._plans, self.planning_s = plans, 0.0
 
     def __iter__(self) -> Iterator[PublishedPlan]:
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         for plan in self._plans:
-            self.planning_s += time.perf_counter() - begun
+            self.planning_s += time.perf_counter() - start_s
             yield plan
-            begun = time.perf_counter()
-        self.planning_s += time.perf_counter() - begun
+            start_s = time.perf_counter()
+        self.planning_s += time.perf_counter() - start_s
 
 
 def write_results(record: ReplayRecord, out: Path, options: ReplayOptions, copy: Path | None) -> dict[str, Any]:
@@ -178,13 +178,13 @@ def replay_engine(
     count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for seen in prefetch_items(due_steps(core, reader, sources, stop_ns, on_progress, unsent), PREFETCH_DEPTH):
+        for due_step in prefetch_items(due_steps(core, reader, sources, stop_ns, on_progress, unsent), PREFETCH_DEPTH):
             steps += 1
-            if sent := publish_plan(core, seen, config, count + 1):
+            if sent := publish_plan(core, due_step, config, count + 1):
                 count += 1
                 yield sent
             else:
-                unsent(seen.statuses)
+                unsent(due_step.statuses)
         if not steps:
             unsent(core.statuses(min(stop_ns, reader.end_ns)))
     finally:
@@ -234,28 +234,28 @@ def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
         hand.shutdown(cancel_futures=True)
 
 
-def publish_plan(core: PlanningCore, seen: DueStep, config: Config, number: int) -> PublishedPlan | None:
+def publish_plan(core: PlanningCore, due_step: DueStep, config: Config, number: int) -> PublishedPlan | None:
     """The plan of a step as the node would publish it; None where not even a stop plan is possible."""
-    step = core.plan_step(seen.inputs)
+    step = core.plan_step(due_step.inputs)
     surface = step.snapshot.surface
     if step.report is None or surface is None:
         return None
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     points = outputs.plan_points(step.report.plan, config, surface)
-    total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - begun)
+    total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - start_s)
     image_ns = step.snapshot.image_stamp_ns
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
     status = outputs.status(step.report, config, core.model_sha256, number, age_s, total_ms)
-    statuses = (*seen.statuses, core.planner_status(seen.now_ns))
+    statuses = (*due_step.statuses, core.planner_status(due_step.now_ns))
     plan = step.report.plan
-    return PublishedPlan(plan.stamp_ns, points, status, step.timings_ms, statuses, seen.now_ns, plan.trace)
+    return PublishedPlan(plan.stamp_ns, points, status, step.timings_ms, statuses, due_step.now_ns, plan.trace)
 
 
 def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
     """(M, 3) poses of the recorded path in the map frame, one per metre."""
     from ..ros import convert
 
-    kept: list[Array] = []
+    poses: list[Array] = []
     for message in reader.messages([sources["odometry"]]):
         try:
             pose = convert.ego_state(message.message(), config.output.map_frame).map_from_ego
@@ -263,9 +263,9 @@ def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) ->
             continue
         except BadMessage as fault:
             raise BagError(f"--route driven: {fault}") from None
-        if not kept or np.hypot(*(pose[:2] - kept[-1][:2])) >= 1.0:
-            kept.append(pose)
-    return np.array(kept)
+        if not poses or np.hypot(*(pose[:2] - poses[-1][:2])) >= 1.0:
+            poses.append(pose)
+    return np.array(poses)
 
 
 # --- results --------------------------------------------------------------------------------------------------------

@@ -63,8 +63,8 @@ def fields(record: ReplayRecord) -> dict[str, Array]:
 def read(golden: Path) -> dict[str, Array]:
     """The arrays of a golden. Raises GoldenError when it does not exist or cannot be read."""
     try:
-        found = read_arrays(golden, MAX_BYTES)
-        arrays = {name: found[name] for name in TOLERANCES}
+        content = read_arrays(golden, MAX_BYTES)
+        arrays = {name: content[name] for name in TOLERANCES}
         if wrong := [
             name for name, values in arrays.items() if values.dtype.kind not in "if" or not np.isfinite(values).all()
         ]:
@@ -87,22 +87,22 @@ def differences(record: ReplayRecord, golden: Path) -> list[str]:
 
 def compare_arrays(now: Mapping[str, Array], before: Mapping[str, Array], tolerances: Mapping[str, float]) -> list[str]:
     """One sentence for each field, an array (N, ..) with a row per plan, that differs by more than its tolerance."""
-    found = []
+    differences = []
     for name, tolerance in tolerances.items():
         if now[name].shape != before[name].shape:
-            found.append(f"{name}: {now[name].shape} now, {before[name].shape} in the golden")
+            differences.append(f"{name}: {now[name].shape} now, {before[name].shape} in the golden")
             continue
-        apart = np.abs(now[name] - before[name])
+        deviations = np.abs(now[name] - before[name])
         if name == "poses_heading":
-            apart = np.minimum(apart, 2 * np.pi - apart)
-        if apart.size and not apart.max() <= tolerance:
-            of_plans = apart.reshape(len(apart), -1).max(axis=1)
+            deviations = np.minimum(deviations, 2 * np.pi - deviations)
+        if deviations.size and not deviations.max() <= tolerance:
+            of_plans = deviations.reshape(len(deviations), -1).max(axis=1)
             first, count = int(np.argmax(~(of_plans <= tolerance))), int((~(of_plans <= tolerance)).sum())
-            found.append(
-                f"{name}: {count} of {len(apart)} plans differ by up to {apart.max():.6g} (allowed {tolerance:g}), "
-                f"first at plan {first}"
+            differences.append(
+                f"{name}: {count} of {len(deviations)} plans differ by up to {deviations.max():.6g} "
+                f"(allowed {tolerance:g}), first at plan {first}"
             )
-    return found
+    return differences
 
 
 def write(record: ReplayRecord, golden: Path, whole: bool) -> None:

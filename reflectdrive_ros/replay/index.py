@@ -54,7 +54,7 @@ def write_index(summary: Numbers, path: Path) -> None:
     origin = [str(summary[key]) for key in ("date", "device", "command")]
     if summary["commit"]:
         origin.append(f"commit {str(summary['commit'])[:10]}")
-    failures = "".join(f"<li>{html.escape(said)}</li>" for said in summary["failures"].values())
+    failures = "".join(f"<li>{html.escape(message)}</li>" for message in summary["failures"].values())
     parts = {
         "__TITLE__": html.escape(f"reflectdrive replay: {summary['planner']} on {len(summary['bags'])} bags"),
         "__ORIGIN__": html.escape(" · ".join(origin)),

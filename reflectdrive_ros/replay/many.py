@@ -45,17 +45,17 @@ PROGRESS_STEP = 0.01  # share of a bag between two progress reports
 class Job:
     bag: Path
     out: Path  # folder of the result
-    made_by: Mapping[str, Any]
+    dependencies: Mapping[str, Any]
 
 
 def replay_many(
-    given: Sequence[Path], out: Path, options: ReplayOptions, config: Config, errors: Console, copy: Path | None
+    paths: Sequence[Path], out: Path, options: ReplayOptions, config: Config, errors: Console, copy: Path | None
 ) -> dict[str, Any]:
     """The summary of all bags, which is written to `out` and, where given, to `copy`; `failures` says which have none.
 
     Results that are there already and would be the same are kept.
     """
-    bags, failures = find_bags_in(given)
+    bags, failures = find_bags_in(paths)
     out.mkdir(parents=True, exist_ok=True)
     for name in ("summary.json", "index.html"):  # of an earlier run
         (out / name).unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def replay_many(
     jobs: list[Job] = []
     for bag, name in zip(bags, folder_names(bags), strict=True):
         try:
-            job = Job(bag, out / name, made_by(bag, options, config, program))
+            job = Job(bag, out / name, result_dependencies(bag, options, config, program))
         except OSError as fault:
             failures[str(bag)] = f"{fault.filename or bag} cannot be used: {fault.strerror}"
             continue
@@ -71,8 +71,8 @@ def replay_many(
             failures[str(bag)] = f"{job.out} exists and is not a replay result: choose another folder with --out"
         else:
             jobs.append(job)
-    kept = [job for job in jobs if is_done(job)]
-    failures |= run_jobs([job for job in jobs if job not in kept], options, config, errors)
+    done = [job for job in jobs if is_done(job)]
+    failures |= run_jobs([job for job in jobs if job not in done], options, config, errors)
     results, parts = [], []
     for job in jobs:
         if str(job.bag) in failures:
@@ -82,7 +82,7 @@ def replay_many(
         except MeasuresError as fault:
             failures[str(job.bag)] = str(fault)
             continue
-        results.append({"name": job.out.name, "state": "kept" if job in kept else "replayed", **numbers})
+        results.append({"name": job.out.name, "state": "kept" if job in done else "replayed", **numbers})
         parts.append(measures)
     summary = aggregate(results, parts, failures, config, options)
     if not options.no_report:
@@ -92,11 +92,11 @@ def replay_many(
     return summary
 
 
-def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
+def find_bags_in(paths: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
     """The distinct bags of the given paths in order, and a sentence for each path without a bag."""
     bags: dict[Path, Path] = {}
     failures: dict[str, str] = {}
-    for path in given:
+    for path in paths:
         if path.is_dir() and not is_bag(path):
             inside = find_bags(path)
             if not inside:
@@ -111,21 +111,21 @@ def find_bags_in(given: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
 # --- existing results -------------------------------------------------------------------------------------------------
 
 
-def made_by(bag: Path, options: Any, config: Config, program: str) -> dict[str, Any]:
+def result_dependencies(bag: Path, options: Any, config: Config, program: str) -> dict[str, Any]:
     """Everything a result depends on, ready for JSON; `options` is a dataclass.
 
     Raises OSError for a bag or map that cannot be read.
     """
     files = sorted(bag.iterdir()) if bag.is_dir() else [bag] if bag.exists() else []
     lanelet_map = Path(config.inputs.lanelet_map) if config.inputs.lanelet_map else None
-    made = {
+    content = {
         "program": program,
         "configuration": asdict(config),  # with the model's hash
         "map": _state(lanelet_map) if lanelet_map and lanelet_map.exists() else None,
         "options": {name: value for name, value in asdict(options).items() if name != "jobs"},
         "bag": {file.name: _state(file) for file in files if file.is_file()},
     }
-    return dict(json.loads(json.dumps(made, default=str)))  # as read from the file
+    return dict(json.loads(json.dumps(content, default=str)))  # as read from the file
 
 
 def _state(file: Path) -> list[Any]:
@@ -138,9 +138,9 @@ def _state(file: Path) -> list[Any]:
 
 
 def is_done(job: Job) -> bool:
-    """Whether the result folder of the job holds a result with the same `made_by`."""
+    """Whether the result folder of the job holds a result with the same dependencies."""
     try:
-        return bool(read_json(job.out / MADE_BY) == job.made_by)
+        return bool(read_json(job.out / MADE_BY) == job.dependencies)
     except (OSError, ValueError):
         return False
 
@@ -157,7 +157,7 @@ def read_result(job: Job) -> tuple[dict[str, Any], PlanMeasures]:
 
 def install_result(part: Path, job: Job) -> None:
     """Renames a finished folder to the result folder of its job and removes the earlier result."""
-    replace_text(part / MADE_BY, json.dumps(job.made_by, indent=1) + "\n")
+    replace_text(part / MADE_BY, json.dumps(job.dependencies, indent=1) + "\n")
     if is_remote(job.out):
         upload(part, job.out, last=MADE_BY)
         return
@@ -180,15 +180,15 @@ def run_jobs(jobs: Sequence[Job], options: ReplayOptions, config: Config, errors
     """Runs all jobs, on `options.jobs`; returns a sentence for each bag that could not be replayed."""
     failures: dict[str, str] = {}
     shares: dict[int, float] = {}
-    bars: dict[int, TaskID] = {}  # by place
+    bars: dict[int, TaskID] = {}  # by index of the job
     with ShownProgress(errors) as progress:
         every = progress.add_task("bags", total=float(len(jobs)))
 
-        def on_progress(place: int, share: float) -> None:
-            shares[place] = share
-            if place not in bars:
-                bars[place] = progress.add_task(escape(printable_name(jobs[place].out.name)), total=1.0)
-            progress.update(bars[place], completed=share, visible=share < 1.0)
+        def on_progress(index: int, share: float) -> None:
+            shares[index] = share
+            if index not in bars:
+                bars[index] = progress.add_task(escape(printable_name(jobs[index].out.name)), total=1.0)
+            progress.update(bars[index], completed=share, visible=share < 1.0)
             progress.update(every, completed=sum(shares.values()))
 
         work = partial(_run_job, options=options, config=config)

@@ -56,7 +56,7 @@ class Harness:
         self,
         config: Config,
         keys: list[str],
-        heard: tuple[str, ...] = REPLAYED,
+        subscribed_keys: tuple[str, ...] = REPLAYED,
         keep: Callable[[str, float, Any], None] | None = None,
     ) -> None:
         os.environ.update(isolated_environment())
@@ -74,7 +74,7 @@ class Harness:
         }
         self.clock = self.node.create_publisher(Clock, "/clock", 10)
         for topic in topics.OUTPUTS:
-            if topic.key in heard:
+            if topic.key in subscribed_keys:
                 self.node.create_subscription(
                     message_class(topic.type), full_topic_name(topic.name), self._collecting(topic.key), 100
                 )
@@ -102,8 +102,8 @@ class Harness:
             if process.poll() is not None:
                 last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
                 raise BagError(f"the node ended with code {process.returncode}: {last}")
-            heard = self.node.count_publishers(full_topic_name("~/output/trajectory")) > 0
-            if heard and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
+            has_trajectory = self.node.count_publishers(full_topic_name("~/output/trajectory")) > 0
+            if has_trajectory and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
                 return
             time.sleep(0.05)
         raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
@@ -128,32 +128,34 @@ class PlannerOutputs(Node):
 
     def __init__(self, context: Context) -> None:
         super().__init__("reflectdrive_demo", context=context)
-        self.kept: dict[str, list[tuple[float, Any]]] = {key: [] for key in self.KEYS}
+        self.received: dict[str, list[tuple[float, Any]]] = {key: [] for key in self.KEYS}
         for topic in topics.OUTPUTS:
-            if topic.key in self.kept:
+            if topic.key in self.received:
                 qos = qos_profile(topic.qos)
                 qos.depth = 100
                 self.create_subscription(
                     message_class(topic.type),
                     full_topic_name(topic.name),
-                    self._keeping(topic.key),
+                    self._receive(topic.key),
                     qos,
                     raw=topic.key in self.AS_BYTES,
                 )
 
-    def _keeping(self, key: str) -> Any:
-        return lambda message: self.kept[key].append((time.perf_counter(), message))
+    def _receive(self, key: str) -> Any:
+        return lambda message: self.received[key].append((time.perf_counter(), message))
 
     def sent(self) -> list[PublishedPlan]:
         """Every plan with its status and diagnostics, by stamp."""
-        statuses = {convert.stamp_ns(m.header): m for _, m in self.kept["status"]}
-        debugs = {convert.stamp_ns(_decode("debug", data).header): data for _, data in self.kept["debug"]}
-        said = [(at, diagnostics_of(m)) for at, m in self.kept["diagnostics"]]
+        statuses = {convert.stamp_ns(m.header): m for _, m in self.received["status"]}
+        debugs = {convert.stamp_ns(_decode("debug", data).header): data for _, data in self.received["debug"]}
+        diagnostics = [(at, diagnostics_of(m)) for at, m in self.received["diagnostics"]]
         # those from before the first step explain no plan: their line of the planner has no values yet
-        said = [(at, lines) for at, lines in said if any(line.values for line in lines if line.name == "planner")]
-        times = [at for at, _ in said]
-        found: dict[int, PublishedPlan] = {}
-        for at, data in self.kept["trajectory"]:
+        diagnostics = [
+            (at, lines) for at, lines in diagnostics if any(line.values for line in lines if line.name == "planner")
+        ]
+        times = [at for at, _ in diagnostics]
+        plans: dict[int, PublishedPlan] = {}
+        for at, data in self.received["trajectory"]:
             trajectory = _decode("trajectory", data)
             stamp = convert.stamp_ns(trajectory.header)
             if stamp in statuses:
@@ -162,11 +164,11 @@ class PlannerOutputs(Node):
                     {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
                 )
                 # a later message belongs to this plan
-                lines = said[min(bisect_left(times, at), len(said) - 1)][1] if said else ()
+                lines = diagnostics[min(bisect_left(times, at), len(diagnostics) - 1)][1] if diagnostics else ()
                 points = outputs.points_from_message(trajectory)
                 trace = None if debug is None else outputs.token_trace(debug)
-                found.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines, trace=trace))
-        return [found[stamp] for stamp in sorted(found)]
+                plans.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines, trace=trace))
+        return [plans[stamp] for stamp in sorted(plans)]
 
 
 def _decode(key: str, data: bytes) -> Any:
@@ -195,12 +197,12 @@ def replay_node(
     """
     log = out / "node.log"
     with tempfile.TemporaryFile(dir=out) as file:
-        spool, map_is_read, begun = MessageSpool(file), threading.Event(), threading.Event()
+        spool, map_is_read, is_playing = MessageSpool(file), threading.Event(), threading.Event()
 
         def keep(key: str, at_s: float, message: Any) -> None:
             if key == "diagnostics" and not map_is_read.is_set() and is_map_read(message):
                 map_is_read.set()
-            if begun.is_set():  # before that the node waits for the bag, which is no fault
+            if is_playing.is_set():  # before that the node waits for the bag, which is no fault
                 spool.add(key, at_s, message)
 
         harness = Harness(config, [*sources, *(["route"] if route is not None else [])], keep=keep)
@@ -212,7 +214,7 @@ def replay_node(
                 if route is not None:
                     harness.inputs["route"].publish(route)
                 began_s = time.perf_counter()
-                begun.set()
+                is_playing.set()
                 play(reader, sources, harness, stop_ns, rate, errors)
                 time.sleep(LAST_PLAN_S)
         finally:
@@ -236,7 +238,7 @@ def is_map_read(message: Any) -> bool:
 class MessageSpool:
     """Messages in a file, in order of arrival: those of a long drive do not fit into memory."""
 
-    HEAD = struct.Struct("<BdI")  # place of the key in REPLAYED, time of arrival, bytes
+    HEAD = struct.Struct("<BdI")  # index of the key in REPLAYED, time of arrival, bytes
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -250,13 +252,13 @@ class MessageSpool:
         """Key, time of arrival and message of each; none may be added afterwards."""
         self._file.seek(0)
         while head := self._file.read(self.HEAD.size):
-            place, at_s, size = self.HEAD.unpack(head)
-            key = REPLAYED[place]
+            key_index, at_s, size = self.HEAD.unpack(head)
+            key = REPLAYED[key_index]
             yield key, at_s, deserialize_message(self._file.read(size), self._types[key])
 
 
 def assemble_plans(
-    heard: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int], unsent: OnDiagnostics
+    messages: Iterable[tuple[str, float, Any]], bag_ns: Callable[[float], int], unsent: OnDiagnostics
 ) -> Iterator[Any]:
     """Plans with their status and diagnostics, by stamp, from messages in order of arrival.
 
@@ -264,35 +266,35 @@ def assemble_plans(
     last ones. A plan without a status is left out.
     """
     waiting: dict[int, dict[str, Any]] = {}  # by stamp: the parts of a plan
-    said: tuple[InputStatus, ...] = ()
+    diagnostics: tuple[InputStatus, ...] = ()
     trajectories = 0  # since the last diagnostics
 
-    def made(stamp: int, **changes: Any) -> Iterator[PublishedPlan]:
+    def take_plan(stamp: int, **changes: Any) -> Iterator[PublishedPlan]:
         parts = waiting.pop(stamp) | changes
         if parts.keys() >= REQUIRED_PARTS:
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
             trace = None if debug is None else outputs.token_trace(debug)
             points = outputs.points_from_message(parts["trajectory"])
-            yield PublishedPlan(stamp, points, parts["status"], stages, parts["said"], parts["at_ns"], trace)
+            yield PublishedPlan(stamp, points, parts["status"], stages, parts["diagnostics"], parts["at_ns"], trace)
 
-    for key, at_s, message in heard:
+    for key, at_s, message in messages:
         if key == "diagnostics":
-            said = diagnostics_of(message)
+            diagnostics = diagnostics_of(message)
             if not trajectories:
-                unsent(said)
+                unsent(diagnostics)
             trajectories = 0
             continue
         trajectories += key == "trajectory"
         parts = waiting.setdefault(convert.stamp_ns(message.header), {})
         if key == "trajectory" and key not in parts:
-            parts |= {"said": said, "at_ns": bag_ns(at_s)}
+            parts |= {"diagnostics": diagnostics, "at_ns": bag_ns(at_s)}
         parts.setdefault(key, message)
         while len(waiting) > PENDING_MAX:
-            yield from made(min(waiting))
+            yield from take_plan(min(waiting))
     last = max((stamp for stamp, parts in waiting.items() if parts.keys() >= REQUIRED_PARTS), default=None)
     for stamp in sorted(waiting):  # the counters of the end belong to the last plan
-        yield from made(stamp, **({"said": said} if stamp == last else {}))
+        yield from take_plan(stamp, **({"diagnostics": diagnostics} if stamp == last else {}))
 
 
 def play(

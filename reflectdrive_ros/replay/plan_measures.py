@@ -53,8 +53,8 @@ class PlanMeasures:
     def __post_init__(self) -> None:
         count = len(self.stamp_ns)
         for name in ("stamp_ns", "verdict", "source"):
-            kept = check_array("PlanMeasures", name, getattr(self, name), (count,), np.int64)
-            object.__setattr__(self, name, kept)
+            checked = check_array("PlanMeasures", name, getattr(self, name), (count,), np.int64)
+            object.__setattr__(self, name, checked)
         for name in MEASURES:
             values = np.asarray(getattr(self, name), float)
             if values.shape != (count,):
@@ -107,8 +107,8 @@ def latency(measures: PlanMeasures) -> dict[str, dict[str, float | None]]:
 
 
 def _mean(values: Array) -> float | None:
-    known = values[np.isfinite(values)]
-    return round(float(known.mean()), 4) if len(known) else None
+    finite = values[np.isfinite(values)]
+    return round(float(finite.mean()), 4) if len(finite) else None
 
 
 def _percent(measures: PlanMeasures, name: str) -> float | None:
@@ -117,8 +117,8 @@ def _percent(measures: PlanMeasures, name: str) -> float | None:
 
 
 def _percentile(values: Array, at: float) -> float | None:
-    known = values[np.isfinite(values)]
-    return round(float(np.percentile(known, at)), 4) if len(known) else None
+    finite = values[np.isfinite(values)]
+    return round(float(np.percentile(finite, at)), 4) if len(finite) else None
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

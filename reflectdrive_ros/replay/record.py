@@ -186,10 +186,10 @@ class ReplayRecord:
 def interpolate_driven_path(record: ReplayRecord, stamps_ns: Array) -> Array:
     """(N, 3) poses of the recorded vehicle at the stamps, linear between odometry messages; constant at both ends."""
     # from the first stamp on: nanoseconds since 1970 do not fit into a double
-    known = (record.driven_stamps_ns - record.driven_stamps_ns[0]) * 1e-9
-    asked = (np.asarray(stamps_ns, np.int64) - record.driven_stamps_ns[0]) * 1e-9
-    x, y = (np.interp(asked, known, record.driven_path[:, axis]) for axis in (0, 1))
-    heading = np.interp(asked, known, record.driven_headings)
+    driven_s = (record.driven_stamps_ns - record.driven_stamps_ns[0]) * 1e-9
+    query_s = (np.asarray(stamps_ns, np.int64) - record.driven_stamps_ns[0]) * 1e-9
+    x, y = (np.interp(query_s, driven_s, record.driven_path[:, axis]) for axis in (0, 1))
+    heading = np.interp(query_s, driven_s, record.driven_headings)
     return np.stack([x, y, geometry.wrap(heading)], axis=-1)
 
 
@@ -269,8 +269,8 @@ def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
     if len(line) < 2 or geometry.arc_lengths(line)[-1] < MIN_PLAN_LENGTH_M or len(after.plan_poses) == 0:
         return None
     along, lateral = geometry.project(line, after.plan_poses[:, :2])
-    beside = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
-    return float(np.abs(lateral[beside]).max()) if beside.any() else None
+    overlaps = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
+    return float(np.abs(lateral[overlaps]).max()) if overlaps.any() else None
 
 
 def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array:

@@ -74,7 +74,7 @@ def build_frames(
     sent: Sequence[PlanOutput],
     egos: Mapping[int, tuple[EgoState, VehiclePlane]],
     images: Mapping[int, tuple[ReplayImage, ...]],
-    seen: Sequence[Sighting],
+    sightings: Sequence[Sighting],
     part: BagSlice,
     config: Config,
     layout: TokenLayout | None,
@@ -84,7 +84,7 @@ def build_frames(
     `layout`: of the tokens; None: drafts and corrections are left out.
     """
     stamps = [item.stamp_ns for item in sent]
-    agents, accelerations = _agents(seen, stamps), _accelerations(part, config, stamps)
+    agents, accelerations = _agents(sightings, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
         ego, plane = egos[stamps[k]]
@@ -95,14 +95,14 @@ def build_frames(
 
 def read_sightings(part: BagSlice, config: Config, driven: Callable[[Array], Array]) -> list[Sighting]:
     """Objects message by message, without those the inputs rejected. `driven` maps stamps to ego poses."""
-    limits, seen = config.inputs, []
+    sightings = []
     for _, content in part.messages("objects"):
         with suppress(BadMessage):
             near = driven(np.array([convert.stamp_ns(content.header)]))[0, :2]
             frame = config.output.map_frame
-            found = convert.map_agents(content, frame, near, limits.object_extent_max_m, limits.objects_max)
-            seen.append(Sighting(found.stamp_ns, found.ids, found.agents))
-    return seen
+            map_agents = convert.map_agents(content, frame, near)
+            sightings.append(Sighting(map_agents.stamp_ns, map_agents.ids, map_agents.agents))
+    return sightings
 
 
 def find_map(whole: BagSlice, config: Config) -> LaneletMap | None:
@@ -121,13 +121,13 @@ def drivable_grids(lanelets: LaneletMap | None, vehicle: VehicleConfig) -> Calla
     """A function that returns the drivable area around a frame; None without a map."""
     if lanelets is None:
         return lambda frame: None
-    known = MapDrivableArea(lanelets, vehicle, InlineExecutor())
+    area = MapDrivableArea(lanelets, vehicle, InlineExecutor())
 
     def around(frame: ReplayFrame) -> DrivableGrid | None:
         ego = EgoState(frame.stamp_ns, frame.map_from_ego, frame.speed_mps)
         for _ in range(2):  # the first call starts the computation, the second returns it
             with suppress(BadMessage):
-                return known.around(ego)
+                return area.around(ego)
         return None
 
     return around
@@ -136,9 +136,9 @@ def drivable_grids(lanelets: LaneletMap | None, vehicle: VehicleConfig) -> Calla
 class InlineExecutor(Executor):
     """Runs submitted work immediately in the calling thread."""
 
-    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         done: Future[Any] = Future()
-        done.set_result(work(*given, **named))
+        done.set_result(work(*args, **kwargs))
         return done
 
 
@@ -191,44 +191,44 @@ def read_odometry(part: BagSlice, config: Config) -> Iterator[tuple[int, EgoStat
 
 def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> list[float]:
     """For each plan the newest earlier acceleration within the maximum age, as in the inputs; else 0."""
-    known: dict[int, float] = {}
+    by_stamp: dict[int, float] = {}
     for _, content in part.messages("acceleration"):
         with suppress(BadMessage):
-            known[convert.stamp_ns(content.header)] = convert.acceleration(content)
-    if not known:
+            by_stamp[convert.stamp_ns(content.header)] = convert.acceleration(content)
+    if not by_stamp:
         return [0.0] * len(stamps)
-    times = np.array(sorted(known), np.int64)
+    times = np.array(sorted(by_stamp), np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
-    allowed_ns = config.inputs.acceleration_max_age_s * 1e9
+    allowed_ns = config.inputs.max_ages_s["acceleration"] * 1e9
     return [
-        known[int(times[i])] if i >= 0 and stamp - times[i] <= allowed_ns else 0.0
+        by_stamp[int(times[i])] if i >= 0 and stamp - times[i] <= allowed_ns else 0.0
         for i, stamp in zip(newest.tolist(), stamps, strict=True)
     ]
 
 
 def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
     """Receive time and points (L, 3) of every usable route."""
-    found, frame, points_max = [], config.output.map_frame, config.inputs.route_points_max
+    routes, frame = [], config.output.map_frame
     for received_ns, message in part.messages("route"):
         try:
             if config.inputs.route_type == "path":
-                route = convert.path_route(message, frame, points_max)
+                route = convert.path_route(message, frame)
             elif lanelets is not None:
-                route, _ = lanelets.route(message, frame, points_max)
+                route, _ = lanelets.route(message, frame)
             else:
                 return ()
         except BadMessage:
             continue
-        found.append((received_ns, route))
-    return tuple(found)
+        routes.append((received_ns, route))
+    return tuple(routes)
 
 
-def _agents(seen: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
+def _agents(sightings: Sequence[Sighting], stamps: Sequence[int]) -> list[Agents]:
     """For each plan the objects of the newest earlier sighting, at most MAX_SIGHTING_AGE_NS old."""
-    times = np.array([sighting.stamp_ns for sighting in seen], np.int64)
+    times = np.array([sighting.stamp_ns for sighting in sightings], np.int64)
     newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
     return [
-        seen[i].agents if i >= 0 and stamp - times[i] <= MAX_SIGHTING_AGE_NS else Agents.none()
+        sightings[i].agents if i >= 0 and stamp - times[i] <= MAX_SIGHTING_AGE_NS else Agents.none()
         for i, stamp in zip(newest.tolist(), stamps, strict=True)
     ]
 
@@ -249,25 +249,27 @@ class BagCameras:
         for _, message in whole.messages("tf_static"):
             self._transforms.update(convert.static_transforms(message))
 
-    def images(self, part: BagSlice, shown: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
-        """Downscaled images by plan index. `shown`: plan index -> stamp of its front image."""
-        if not shown:
+    def images(self, part: BagSlice, front_stamps_ns: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
+        """Downscaled images by plan index. `front_stamps_ns`: plan index -> stamp of its front image."""
+        if not front_stamps_ns:
             return {}
-        by_camera = [self._of_camera(part, name, lens, shown) for name, lens in self._lenses.items()]
-        return {k: tuple(made[k] for made in by_camera if k in made) for k in shown}
+        by_camera = [self._of_camera(part, name, lens, front_stamps_ns) for name, lens in self._lenses.items()]
+        return {
+            k: tuple(camera_images[k] for camera_images in by_camera if k in camera_images) for k in front_stamps_ns
+        }
 
     def _of_camera(
-        self, part: BagSlice, name: str, lens: Intrinsics, shown: Mapping[int, int]
+        self, part: BagSlice, name: str, lens: Intrinsics, front_stamps_ns: Mapping[int, int]
     ) -> dict[int, ReplayImage]:
         # float32 seconds in the status round a stamp by some nanoseconds, so images are matched by nearest stamp
         tolerance_ns = self._config.cameras.match_tolerance_s * 1e9
-        wanted = np.array(list(shown.values()), np.int64)
+        stamps_ns = np.array(list(front_stamps_ns.values()), np.int64)
         best: dict[int, tuple[float, ReplayImage]] = {}
         for _, message in part.messages(f"image:{name}"):
             stamp_ns = convert.stamp_ns(message.header)
-            apart = np.abs(wanted - stamp_ns)
-            within = np.flatnonzero(apart <= tolerance_ns).tolist()
-            near = [i for i in within if i not in best or apart[i] < best[i][0]]
+            offsets_ns = np.abs(stamps_ns - stamp_ns)
+            within = np.flatnonzero(offsets_ns <= tolerance_ns).tolist()
+            near = [i for i in within if i not in best or offsets_ns[i] < best[i][0]]
             if not near:
                 continue
             try:
@@ -280,8 +282,8 @@ class BagCameras:
             image = ReplayImage(
                 name, stamp_ns, jpeg.tobytes(), lens.width, lens.height, lens.matrix, camera_from_ego, lens.distortion
             )
-            best.update({i: (float(apart[i]), image) for i in near})
-        keys = list(shown)
+            best.update({i: (float(offsets_ns[i]), image) for i in near})
+        keys = list(front_stamps_ns)
         return {keys[i]: image for i, (_, image) in best.items()}
 
 
@@ -305,8 +307,8 @@ def _read_intrinsics(whole: BagSlice, name: str) -> Intrinsics | None:
     for _, message in whole.messages(f"info:{name}"):
         try:
             matrix = convert.intrinsics(message, name)
-            known = message.distortion_model in ("plumb_bob", "rational_polynomial")
-            distortion = tuple(float(value) for value in message.d) if known else ()
+            is_supported = message.distortion_model in ("plumb_bob", "rational_polynomial")
+            distortion = tuple(float(value) for value in message.d) if is_supported else ()
             return Intrinsics(matrix, int(message.width), int(message.height), distortion)
         except BadMessage:
             continue

@@ -43,7 +43,7 @@ def write_report(record: ReplayRecord, path: str | Path) -> None:
 def _content(record: ReplayRecord) -> dict[str, Any]:
     """The page's data. Times are seconds from the first plan (from the first odometry where there is none)."""
     frames, numbers = record.frames, summary(record)
-    images, shown = _image_sets(record)
+    images, set_indices = _image_sets(record)
     statuses = list(dict.fromkeys(status.name for frame in frames for status in frame.diagnostics))
     begin = frames[0].stamp_ns if frames else int(record.driven_stamps_ns[0]) if len(record.driven_stamps_ns) else 0
     origin = [str(numbers[key]) for key in ("planner_note", "date", "device", "command") if numbers.get(key)]
@@ -72,7 +72,7 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         },
         "statuses": statuses,
         "images": images,
-        "frames": [_frame(frame, begin, statuses, image) for frame, image in zip(frames, shown, strict=True)],
+        "frames": [_frame(frame, begin, statuses, image) for frame, image in zip(frames, set_indices, strict=True)],
     }
 
 
@@ -137,7 +137,7 @@ def _slowest(latencies: dict[str, dict[str, float]]) -> str:
 
 
 def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: int | None) -> dict[str, Any]:
-    said = {status.name: [int(status.level), status.message] for status in frame.diagnostics}
+    status_by_name = {status.name: [int(status.level), status.message] for status in frame.diagnostics}
     return {
         "t": round((frame.stamp_ns - begin_ns) * 1e-9, 4),
         "clock": _clock(frame.stamp_ns),
@@ -159,7 +159,7 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
                 strict=True,
             )
         ],
-        "diagnostics": [said.get(name) for name in statuses],
+        "diagnostics": [status_by_name.get(name) for name in statuses],
         "image": image,
         **_draft(frame),
     }
@@ -186,14 +186,14 @@ def _draft(frame: ReplayFrame) -> dict[str, Any]:
 
 def _image_sets(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | None]]:
     """The sets of images that fit into the page, and for each frame the newest set that it may show."""
-    seen = [frame for frame in record.frames if frame.images]
-    if not seen:
+    imaged = [frame for frame in record.frames if frame.images]
+    if not imaged:
         return [], [None] * len(record.frames)
-    probe = sum(len(_jpeg(image)) for image in seen[len(seen) // 2].images) * 4 / 3
-    stride = max(1, int(np.ceil(probe * len(seen) / IMAGES_MAX_BYTES)))
-    kept = seen[::stride]
-    sets = [{"cameras": [_image(record, image) for image in frame.images]} for frame in kept]
-    stamps = np.array([frame.stamp_ns for frame in kept])
+    probe = sum(len(_jpeg(image)) for image in imaged[len(imaged) // 2].images) * 4 / 3
+    stride = max(1, int(np.ceil(probe * len(imaged) / IMAGES_MAX_BYTES)))
+    selected = imaged[::stride]
+    sets = [{"cameras": [_image(record, image) for image in frame.images]} for frame in selected]
+    stamps = np.array([frame.stamp_ns for frame in selected])
     newest = [int(np.searchsorted(stamps, frame.stamp_ns, side="right")) - 1 for frame in record.frames]
     return sets, [index if index >= 0 else None for index in newest]
 

@@ -51,42 +51,42 @@ def score_replay(
     4 s of recorded driving and 5 s of recorded agents ahead. `sightings` are in order of time; only the next seconds of
     them are kept in memory.
     """
-    found = {name: np.full(len(record.frames), np.nan) for name in SCORES}
+    scores = {name: np.full(len(record.frames), np.nan) for name in SCORES}
     order = sorted(range(len(record.frames)), key=lambda k: record.frames[k].stamp_ns)
-    for k, seen in _match_sightings([(k, record.frames[k]) for k in order], sightings):
+    for k, window in _match_sightings([(k, record.frames[k]) for k in order], sightings):
         frame = record.frames[k]
         if before_ns is not None and frame.stamp_ns - before_ns < SCORE_INTERVAL_NS:
             continue
-        card = _score_plan(record, frame, seen, space_around, config)
+        card = _score_plan(record, frame, window, space_around, config)
         if card is not None:
             before_ns = frame.stamp_ns
             for name, value in card.items():
-                found[name][k] = value
-    return found
+                scores[name][k] = value
+    return scores
 
 
 def _match_sightings(
     frames: Sequence[tuple[int, ReplayFrame]], sightings: Iterable[Sighting]
 ) -> Iterator[tuple[int, list[Sighting]]]:
     """Each plan with the sightings from just before it to FUTURE_S after it, if the recording reaches that far."""
-    coming, held = iter(sightings), deque[Sighting]()
+    coming, window = iter(sightings), deque[Sighting]()
     for k, frame in frames:
         until_ns = frame.stamp_ns + round(FUTURE_S * 1e9)
-        while not held or held[-1].stamp_ns < until_ns:
+        while not window or window[-1].stamp_ns < until_ns:
             sighting = next(coming, None)
             if sighting is None:
                 return
-            held.append(sighting)
-        while len(held) > 1 and held[0].stamp_ns < frame.stamp_ns - MAX_SIGHTING_AGE_NS:
-            held.popleft()
-        if held[0].stamp_ns <= frame.stamp_ns:
-            yield k, list(held)
+            window.append(sighting)
+        while len(window) > 1 and window[0].stamp_ns < frame.stamp_ns - MAX_SIGHTING_AGE_NS:
+            window.popleft()
+        if window[0].stamp_ns <= frame.stamp_ns:
+            yield k, list(window)
 
 
 def _score_plan(
     record: ReplayRecord,
     frame: ReplayFrame,
-    seen: Sequence[Sighting],
+    sightings: Sequence[Sighting],
     space_around: Callable[[ReplayFrame], DrivableGrid | None],
     config: Config,
 ) -> dict[str, float] | None:
@@ -102,7 +102,7 @@ def _score_plan(
     line = geometry.transform_points(ego_from_map, route)
     scene = Scene(
         ego_motion(frame, record.vehicle),
-        build_tracks(seen, frame.stamp_ns, frame.map_from_ego),
+        build_tracks(sightings, frame.stamp_ns, frame.map_from_ego),
         line,
         grid=space_around(frame),
         reference=Reference(float(metrics.progress(centres[None], line)[0])),
@@ -120,18 +120,18 @@ def _route_at(record: ReplayRecord, stamp_ns: int) -> Array:
     return led[-1] if led else (record.routes[0][1] if record.routes else record.route)
 
 
-def build_tracks(seen: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
+def build_tracks(sightings: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
     """Agent tracks from a stamp on, in the ego frame of that stamp; linear between sightings."""
     ego_from_map = geometry.invert(map_from_ego)
     at_s = DT_S * np.arange(contacts.SAMPLES)
     rows: dict[bytes, list[tuple[float, int, int]]] = {}  # id -> (seconds from the stamp, sighting, row)
-    for place, sighting in enumerate(seen):
+    for index, sighting in enumerate(sightings):
         for row, each in enumerate(sighting.ids):
-            rows.setdefault(each, []).append(((sighting.stamp_ns - stamp_ns) * 1e-9, place, row))
+            rows.setdefault(each, []).append(((sighting.stamp_ns - stamp_ns) * 1e-9, index, row))
     parts = []
-    for found in rows.values():
-        times_s = np.array([time_s for time_s, _, _ in found])
-        agents = [(seen[place].agents, row) for _, place, row in found]
+    for observations in rows.values():
+        times_s = np.array([time_s for time_s, _, _ in observations])
+        agents = [(sightings[index].agents, row) for _, index, row in observations]
         poses = geometry.compose(ego_from_map, np.array([each.poses[row] for each, row in agents]))
         heading = np.unwrap(poses[:, 2])
         path = [np.interp(at_s, times_s, values) for values in (poses[:, 0], poses[:, 1], heading)]
@@ -140,10 +140,10 @@ def build_tracks(seen: Sequence[Sighting], stamp_ns: int, map_from_ego: Array) -
         since_s = at_s - times_s[np.maximum(after - 1, 0)]
         until_s = times_s[np.minimum(after, len(times_s) - 1)] - at_s
         inside = (at_s >= times_s[0]) & (at_s <= times_s[-1]) & (since_s + until_s <= MAX_TRACK_GAP_S)
-        alike = (np.abs(at_s[:, None] - times_s) <= TIME_TOLERANCE_S + TIME_TOLERANCE_RATIO * np.abs(times_s)).any(
-            axis=1
-        )
-        present = inside | alike
+        is_observed = (
+            np.abs(at_s[:, None] - times_s) <= TIME_TOLERANCE_S + TIME_TOLERANCE_RATIO * np.abs(times_s)
+        ).any(axis=1)
+        present = inside | is_observed
         if present.any():
             first, row = agents[0]
             track = np.stack([path[0], path[1], geometry.wrap(path[2])], axis=-1)

@@ -70,10 +70,10 @@ def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Mar
     worst = dict.fromkeys([*LIMITS, RAW_FORWARD_SHIFT], 0.0)
     for index, frame in enumerate(frames):
         past = np.array([earlier.map_from_ego for earlier in frames[max(0, index - 30) : index]]).reshape(-1, 3)
-        found = check_shape(frame, wheel_base_m) | check_position(frame, past) | check_height(frame)
+        values = check_shape(frame, wheel_base_m) | check_position(frame, past) | check_height(frame)
         if index:
-            found |= check_shift(frames[index - 1], frame, past)
-        for name, value in found.items():
+            values |= check_shift(frames[index - 1], frame, past)
+        for name, value in values.items():
             worst[name] = max(worst[name], value)
     return {
         name: Margin(worst[name], limit)
@@ -85,22 +85,22 @@ def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
     """Checks of one plan."""
     poses, speeds = frame.plan_poses, frame.plan_speeds
     accelerations = np.append(np.diff(speeds) / frame.dt_s, 0.0)
-    found = {
+    values = {
         "interval_m": float(np.hypot(*np.diff(poses[:, :2], axis=0).T).max(initial=0.0)),
         "longitudinal_acceleration_mps2": float(np.abs(accelerations).max(initial=0.0)),
     }
-    kept = thin_indices(poses)
-    if len(kept) < 3:
-        return found
-    line, v, a = poses[kept, :2], speeds[kept], accelerations[kept]
+    indices = thin_indices(poses)
+    if len(indices) < 3:
+        return values
+    line, v, a = poses[indices, :2], speeds[indices], accelerations[indices]
     bends = np.abs(geometry.wrap(np.diff(geometry.headings_along(line)[:-1])))
     curvature = np.zeros(len(line))
     curvature[1:-1] = three_point_curvature(line)
     steering = np.arctan(wheel_base_m * curvature)
-    apart = np.hypot(*(line[2:] - line[:-2]).T)
-    step_s = apart / np.maximum(0.5 * (v[2:] + v[:-2]), 1e-3)
+    spacing_m = np.hypot(*(line[2:] - line[:-2]).T)
+    step_s = spacing_m / np.maximum(0.5 * (v[2:] + v[:-2]), 1e-3)
     return (
-        found
+        values
         | {
             "relative_angle_rad": float(bends.max(initial=0.0)),
             "curvature_per_m": float(np.abs(curvature).max()),
@@ -113,7 +113,7 @@ def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
 
 
 def check_position(frame: ReplayFrame, past: Array) -> dict[str, float]:
-    """Checks of the car's place on its plan, with the driven path (P, 3) prepended."""
+    """Checks of the car's position on its plan, with the driven path (P, 3) prepended."""
     line = extend_line(past, frame.map_from_ego, frame.plan_poses)
     here = frame.map_from_ego
     (at,), _ = geometry.project(line, here[None, :2])
@@ -155,24 +155,24 @@ def check_shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[st
     here = frame.map_from_ego
     raw_old, raw_new = before.plan_poses, frame.plan_poses
     raw_along, lateral = deviation(raw_old[nearest_segment(raw_old, here)], raw_new[nearest_segment(raw_new, here)])
-    found = {"lateral_shift_m": abs(lateral), RAW_FORWARD_SHIFT: max(0.0, raw_along)}
+    values = {"lateral_shift_m": abs(lateral), RAW_FORWARD_SHIFT: max(0.0, raw_along)}
     old, new = (extend_line(past, here, plan) for plan in (raw_old, raw_new))
     new_at = nearest_segment(new, here)
     along, _ = deviation(old[nearest_segment(old, here)], new[new_at])
     if new_at == 0:
-        found["forward_shift_m"] = max(0.0, along)
+        values["forward_shift_m"] = max(0.0, along)
     elif new_at >= len(new) - 2:
-        found["backward_shift_m"] = max(0.0, -along)
-    return found
+        values["backward_shift_m"] = max(0.0, -along)
+    return values
 
 
 def extend_line(past: Array, here: Array, plan: Array) -> Array:
-    """(N, 3) the driven path (P, 3), the car's place (3,) and the plan (T, 3), without repeated points."""
+    """(N, 3) the driven path (P, 3), the car's pose (3,) and the plan (T, 3), without repeated points."""
     line = np.concatenate([past, here[None], plan])
-    apart = np.hypot(*np.diff(line[:, :2], axis=0).T)
-    kept: Array = line[np.concatenate([[True], apart > 1e-3])]
-    if len(kept) >= 2:
-        return kept
+    spacing_m = np.hypot(*np.diff(line[:, :2], axis=0).T)
+    distinct: Array = line[np.concatenate([[True], spacing_m > 1e-3])]
+    if len(distinct) >= 2:
+        return distinct
     ahead = here + 1e-3 * np.array([np.cos(here[2]), np.sin(here[2]), 0.0])
     return np.stack([here, ahead])
 
@@ -194,17 +194,17 @@ def deviation(pose: Array, point: Array) -> tuple[float, float]:
 
 
 def thin_indices(poses: Array) -> Array:
-    """Indices of points at least THINNED_M apart, beginning with the first."""
-    kept = [0]
+    """Indices of points at least POINT_SPACING_M apart, beginning with the first."""
+    indices = [0]
     for index in range(1, len(poses)):
-        if np.hypot(*(poses[index, :2] - poses[kept[-1], :2])) >= POINT_SPACING_M:
-            kept.append(index)
-    return np.array(kept)
+        if np.hypot(*(poses[index, :2] - poses[indices[-1], :2])) >= POINT_SPACING_M:
+            indices.append(index)
+    return np.array(indices)
 
 
 def three_point_curvature(line: Array) -> Array:
     """(N - 2,) signed curvature of the circles through three points in a row of a line (N, 2)."""
-    one, two, far = line[1:-1] - line[:-2], line[2:] - line[1:-1], line[2:] - line[:-2]
+    one, two, chord = line[1:-1] - line[:-2], line[2:] - line[1:-1], line[2:] - line[:-2]
     area2 = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
-    product = np.hypot(*one.T) * np.hypot(*two.T) * np.hypot(*far.T)
+    product = np.hypot(*one.T) * np.hypot(*two.T) * np.hypot(*chord.T)
     return np.asarray(2.0 * area2 / np.maximum(product, 1e-9))

@@ -20,10 +20,10 @@ def middleware_problem(environment: Mapping[str, str]) -> str:
         from ament_index_python.resources import get_resources
     except ImportError:  # without ROS, the code that imports rclpy reports it
         return ""
-    found = sorted(get_resources("rmw_typesupport").keys() - {"rmw_implementation"})
-    if name in found:
+    middlewares = sorted(get_resources("rmw_typesupport").keys() - {"rmw_implementation"})
+    if name in middlewares:
         return ""
-    installed = ", ".join(found) or "none"
+    installed = ", ".join(middlewares) or "none"
     return f"RMW_IMPLEMENTATION is {printable_name(name)}, but ROS has {installed} here: unset it or install it"
 
 

@@ -100,12 +100,12 @@ def message_class(type_name: str) -> type:
 @cache
 def _definition(type_name: str) -> tuple[str, str]:
     """The full text of a message type as rosbag2 stores it, and its hash, from the installed .msg files."""
-    wanted, types = [type_name], {}
-    while wanted:
-        name = wanted.pop()
+    pending, types = [type_name], {}
+    while pending:
+        name = pending.pop()
         if name not in types:
             types[name] = _fields(name)
-            wanted += _types_used(types[name][1])
+            pending += _types_used(types[name][1])
     store = get_typestore(Stores.EMPTY)
     store.register({name: fields for name, fields in types.items() if name not in store.fielddefs})
     return store.generate_msgdef(type_name, ros_version=2)[0], store.hash_rihs01(type_name)
@@ -277,17 +277,17 @@ class _Salvaged:
         self.path = path
         counts: Counter[tuple[str, str]] = Counter()
         self.start_ns, self.end_ns = 2**63 - 1, 0
-        for found in salvage(path):
-            counts[found.topic, found.type_name] += 1
-            self.start_ns, self.end_ns = min(self.start_ns, found.received_ns), max(self.end_ns, found.received_ns)
+        for message in salvage(path):
+            counts[message.topic, message.type_name] += 1
+            self.start_ns, self.end_ns = min(self.start_ns, message.received_ns), max(self.end_ns, message.received_ns)
         self.topics = [BagTopic(topic, kind, count, latched=False) for (topic, kind), count in counts.items()]
 
     def messages(self, names: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[BagMessage]:
-        for found in salvage(self.path):
-            late = stop_ns is not None and found.received_ns >= stop_ns
-            early = start_ns is not None and found.received_ns < start_ns
-            if found.topic in names and not late and not early:
-                yield BagMessage(found.topic, found.type_name, found.received_ns, found.data)
+        for message in salvage(self.path):
+            late = stop_ns is not None and message.received_ns >= stop_ns
+            early = start_ns is not None and message.received_ns < start_ns
+            if message.topic in names and not late and not early:
+                yield BagMessage(message.topic, message.type_name, message.received_ns, message.data)
 
     def close(self) -> None:
         """No file is open between iterations."""
@@ -312,9 +312,9 @@ class _Indexed:
             )
 
     def messages(self, names: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[BagMessage]:
-        wanted = [connection for connection in self._reader.connections if connection.topic in names]
-        if wanted:
-            for connection, received_ns, data in self._reader.messages(wanted, start=start_ns, stop=stop_ns):
+        connections = [connection for connection in self._reader.connections if connection.topic in names]
+        if connections:
+            for connection, received_ns, data in self._reader.messages(connections, start=start_ns, stop=stop_ns):
                 yield BagMessage(connection.topic, connection.msgtype, received_ns, bytes(data))
 
     def close(self) -> None:
@@ -468,8 +468,8 @@ def _storage_files(path: Path) -> tuple[list[Path], str]:
 def _descriptions(path: Path) -> dict[str, str]:
     """The texts of `BagWriter.describe`; none where the metadata cannot be used."""
     try:
-        found = read_yaml(path / "metadata.yaml")["rosbag2_bagfile_information"]["custom_data"]
-        return {str(key): str(value) for key, value in found.items()}
+        texts = read_yaml(path / "metadata.yaml")["rosbag2_bagfile_information"]["custom_data"]
+        return {str(key): str(value) for key, value in texts.items()}
     except (OSError, DocumentError, KeyError, TypeError, AttributeError):
         return {}
 

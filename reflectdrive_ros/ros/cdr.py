@@ -211,14 +211,14 @@ class StructLayout:
             return Message(self, source, at), at + self.run[1]
         return Message(self, source, at), self.end(source, at)
 
-    def made(self, source: Buffer, at: int) -> dict[str, Any]:
+    def read_fields(self, source: Buffer, at: int) -> dict[str, Any]:
         """The fields, one level deep."""
         if self._numbers is not None:
             return dict(zip(self.fields, self._numbers.of(source, at), strict=True))
-        made = {}
+        fields = {}
         for field, part in self.fields.items():
-            made[field], at = part.read(source, at)
-        return made
+            fields[field], at = part.read(source, at)
+        return fields
 
 
 class Message:
@@ -233,8 +233,8 @@ class Message:
         """Called for fields that are not decoded yet, and for unknown names."""
         if name not in self._kind.fields:
             raise AttributeError(f"{self._kind.name} has no field '{name}'")
-        self.__dict__ = made = self._kind.made(self._source, self._at)
-        return made[name]
+        self.__dict__ = fields = self._kind.read_fields(self._source, self._at)
+        return fields[name]
 
     def first_numbers(self, count: int) -> tuple[float, ...]:
         """The first numbers, in the order of the definition, of a structure whose numbers all have one type, such as a
@@ -254,8 +254,8 @@ class Items(Sequence[Any]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[k] for k in range(*index.indices(self._count))]
-        place = range(self._count)[index]
-        return Message(self._element, self._source, self._at + place * self._element.run[1])
+        position = range(self._count)[index]
+        return Message(self._element, self._source, self._at + position * self._element.run[1])
 
     def numbers(self) -> NDArray[Any]:
         """(N, K) all numbers of each element, in the order of the definition; of structures whose numbers have one

@@ -28,7 +28,6 @@ CHOICES = {  # settings with a fixed set of strings
     "lights.unknown": UNKNOWN_LIGHT_POLICIES,
     "lights.unknown_after_red": UNKNOWN_LIGHT_POLICIES,
     "scoring.form": ("pdms", "epdms"),
-    "reflexdiffusion.sampler": ("dpm", "ddim"),
     "model.backend": MODEL_BACKENDS,
 }
 PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}
@@ -55,7 +54,7 @@ TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 def schema(config: Config) -> dict[str, Any]:
     """JSON schema (draft 7) of a configuration file; `config` holds the defaults."""
-    made: dict[str, Any] = {
+    document: dict[str, Any] = {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "reflectdrive",
         "description": "Settings of reflectdrive; settings that are left out have their defaults.",
@@ -63,11 +62,11 @@ def schema(config: Config) -> dict[str, Any]:
     }
     for leaf in settings(config):
         *path, key = leaf.name.split(".")
-        at = made
+        at = document
         for part in path:
             at = at["properties"].setdefault(part, section(type(getattr(config, part))))
         at["properties"][key] = leaf_schema(leaf)
-    return made
+    return document
 
 
 def section(kind: type) -> dict[str, Any]:
@@ -76,20 +75,20 @@ def section(kind: type) -> dict[str, Any]:
 
 
 def leaf_schema(leaf: Setting) -> dict[str, Any]:
-    made: dict[str, Any] = {"description": leaf.doc}
+    keywords: dict[str, Any] = {"description": leaf.doc}
     if leaf.kind is tuple:
-        made |= {"type": "array", "items": {"type": "string"}, "default": list(leaf.value)}
+        keywords |= {"type": "array", "items": {"type": "string"}, "default": list(leaf.value)}
     else:
-        made |= {"type": TYPES[leaf.kind], "default": leaf.value}
+        keywords |= {"type": TYPES[leaf.kind], "default": leaf.value}
     if leaf.low is not None:
-        made["minimum"] = leaf.low
+        keywords["minimum"] = leaf.low
     if leaf.high is not None:
-        made["maximum"] = leaf.high
+        keywords["maximum"] = leaf.high
     if leaf.name in CHOICES:
-        made["enum"] = list(CHOICES[leaf.name])
+        keywords["enum"] = list(CHOICES[leaf.name])
     if leaf.name in PATTERNS:
-        made["pattern"] = PATTERNS[leaf.name]
-    return made
+        keywords["pattern"] = PATTERNS[leaf.name]
+    return keywords
 
 
 def as_json(config: Config) -> str:
@@ -125,8 +124,8 @@ def row(leaf: Setting) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("schema", "page"))
-    made = as_json(Config()) if parser.parse_args().what == "schema" else as_markdown(Config())
-    sys.stdout.write(made)
+    text = as_json(Config()) if parser.parse_args().what == "schema" else as_markdown(Config())
+    sys.stdout.write(text)
     return 0
 
 

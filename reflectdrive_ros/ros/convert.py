@@ -17,6 +17,7 @@ from ..core import geometry, kinematics
 from ..core.domain import AgentKind, Agents, Array, DrivableGrid, EgoState
 from ..core.messages import BadMessage, require_frame
 from ..maps.elevation import VehiclePlane
+from ..maps.lanelet_map import ROUTE_POINTS_MAX
 from ..scoring.drivable import REACH_M
 from . import rotations
 
@@ -94,6 +95,10 @@ def acceleration(message: Any) -> float:
     return value
 
 
+OBJECTS_MAX = 500  # the nearest are kept: the checks take longer with more
+OBJECT_EXTENT_MAX_M = 40.0  # a longer box is a fault of perception
+
+
 def max_velocity_mps(message: Any) -> float:
     """m/s of a VelocityLimit; 0 means stop. Raises BadMessage for a negative value, NaN and infinity."""
     value = float(message.max_velocity)
@@ -102,14 +107,14 @@ def max_velocity_mps(message: Any) -> float:
     return value
 
 
-def path_route(message: Any, map_frame: str, points_max: int) -> Array:
+def path_route(message: Any, map_frame: str, points_max: int = ROUTE_POINTS_MAX) -> Array:
     """(L, 3) route in the map of a nav_msgs/Path, thinned to `points_max` points; headings follow the points."""
     require_frame(message.header, map_frame, "the route")
     if len(message.poses) < 2:
         raise BadMessage(f"the route has {len(message.poses)} points: publish a path of at least two")
     stride = -(-len(message.poses) // points_max)
-    kept = [*message.poses[:-1:stride], message.poses[-1]]
-    points = np.array([(p.pose.position.x, p.pose.position.y) for p in kept], float)
+    thinned = [*message.poses[:-1:stride], message.poses[-1]]
+    points = np.array([(p.pose.position.x, p.pose.position.y) for p in thinned], float)
     if not np.isfinite(points).all():
         raise BadMessage("the route holds NaN or infinity")
     points = geometry.distinct_points(points, closer_than=1e-3)
@@ -136,7 +141,7 @@ def intrinsics(message: Any, name: str) -> Array:
 
 def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
     """child frame -> (parent frame, (4, 4) parent_from_child) of a tf2_msgs/TFMessage; unusable ones are left out."""
-    found = {}
+    transforms = {}
     for transform in message.transforms:
         x, y, z, *quaternion = transform_numbers(transform.transform)
         try:
@@ -145,8 +150,8 @@ def static_transforms(message: Any) -> dict[str, tuple[str, Array]]:
             continue
         matrix[:3, 3] = x, y, z
         if all(map(isfinite, (x, y, z))):
-            found[transform.child_frame_id.lstrip("/")] = (transform.header.frame_id.lstrip("/"), matrix)
-    return found
+            transforms[transform.child_frame_id.lstrip("/")] = (transform.header.frame_id.lstrip("/"), matrix)
+    return transforms
 
 
 def camera_from_ego(transforms: dict[str, tuple[str, Array]], name: str, frame: str) -> Array:
@@ -202,7 +207,13 @@ AGENT_SPEED_MAX_MPS = 150.0  # faster is no road user; and numbers near the larg
 AGENT_DISTANCE_MAX_M = 100_000.0  # likewise, of an object or its path, from the car
 
 
-def map_agents(message: Any, map_frame: str, near: Array, extent_max_m: float, count_max: int) -> MapAgents:
+def map_agents(
+    message: Any,
+    map_frame: str,
+    near: Array,
+    extent_max_m: float = OBJECT_EXTENT_MAX_M,
+    count_max: int = OBJECTS_MAX,
+) -> MapAgents:
     """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
 
     An unusable object (NaN, no orientation, a box longer than `extent_max_m`, out of range, too fast) is left out and
@@ -294,17 +305,17 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
     times = PREDICTED_DT_S * np.arange(1, PREDICTED_STEPS + 1)
     result = np.repeat(poses[:, None, :], PREDICTED_STEPS, axis=1)
     result[..., :2] += velocities[:, None, :] * times[None, :, None]
-    alike: dict[tuple[float, int], tuple[list[int], list[Array]]] = {}  # paths of one step and length go together
+    groups: dict[tuple[float, int], tuple[list[int], list[Array]]] = {}  # paths of one step and length go together
     for row, item in enumerate(items):
         paths = item.kinematics.predicted_paths
         if paths:
             best = max(paths, key=lambda path: path.confidence)
             step_s = best.time_step.sec + 1e-9 * best.time_step.nanosec
             if step_s > 0 and len(best.path) >= 2:
-                rows, knots = alike.setdefault((step_s, len(best.path)), ([], []))
+                rows, knots = groups.setdefault((step_s, len(best.path)), ([], []))
                 rows.append(row)
                 knots.append(planar_poses(best.path))
-    for (step_s, count), (rows, knots) in alike.items():
+    for (step_s, count), (rows, knots) in groups.items():
         table = np.array(knots, float)  # (R, count, 4)
         heading = np.unwrap(2.0 * np.arctan2(table[..., 2], table[..., 3]), axis=1)
         path = np.concatenate([table[..., :2], heading[..., None]], axis=2)
@@ -317,7 +328,7 @@ def predicted_poses(items: list[Any], poses: Array, velocities: Array) -> Array 
         share = (at - before)[None, :, None]
         along = (1 - share) * path[:, before] + share * path[:, before + 1]
         result[np.ix_(np.array(rows)[usable], np.flatnonzero(inside))] = along[usable]
-    return result if alike else None
+    return result if groups else None
 
 
 def planar_poses(poses: Any) -> Array:
@@ -327,13 +338,13 @@ def planar_poses(poses: Any) -> Array:
     return np.array([(p.position.x, p.position.y, p.orientation.z, p.orientation.w) for p in poses], float)
 
 
-def agents_to_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
+def agents_to_ego_frame(map_agents: MapAgents, ego: EgoState) -> Agents:
     """The agents moved at constant velocity to the ego's stamp, in the ego frame of that stamp.
 
     Without this, a car at 15 m/s is misplaced by 1.5 m per 0.1 s of age.
     """
-    late_s = (ego.stamp_ns - found.stamp_ns) * 1e-9
-    agents, ego_from_map = found.agents, geometry.invert(ego.map_from_ego)
+    late_s = (ego.stamp_ns - map_agents.stamp_ns) * 1e-9
+    agents, ego_from_map = map_agents.agents, geometry.invert(ego.map_from_ego)
     shift = np.zeros((len(agents), 3))
     shift[:, :2] = agents.velocities_mps * late_s
     paths = agents.predicted_poses
@@ -351,6 +362,8 @@ def agents_to_ego_frame(found: MapAgents, ego: EgoState) -> Agents:
 
 # --- drivable space --------------------------------------------------------------------------------------------------
 
+GRID_FREE_BELOW = 50  # cells below this value are drivable; unknown ones are not
+GRID_RESOLUTION_MAX_M = 0.5  # a coarser grid cannot resolve a lane
 GRID_RESOLUTION_MIN_M = 0.02  # a finer grid is one in other units
 GRID_AROUND_M = 160.0  # cells further from the car are left out: no plan of 4 s reaches them
 GRID_CELLS_MAX = 4_000_000  # around the car: distances of a larger grid take longer than a planning step
@@ -366,7 +379,13 @@ class MapGrid:
     moves_with_car: bool  # that frame is base_link
 
 
-def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resolution_max_m: float) -> MapGrid:
+def map_grid(
+    message: Any,
+    map_frame: str,
+    ego: EgoState,
+    free_below: int = GRID_FREE_BELOW,
+    resolution_max_m: float = GRID_RESOLUTION_MAX_M,
+) -> MapGrid:
     """Drivable space of a nav_msgs/OccupancyGrid in the map or in base_link.
 
     Cells from 0 to `free_below` - 1 are drivable; occupied, unknown (-1) and cells beyond the grid are not. A cell's
@@ -381,7 +400,7 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     if not GRID_RESOLUTION_MIN_M <= resolution_m <= resolution_max_m:  # NaN is not either
         raise BadMessage(
             f"the drivable grid has a resolution of {resolution_m:g} m, expected {GRID_RESOLUTION_MIN_M} to "
-            f"{resolution_max_m:g} m: publish another, or set inputs.grid_resolution_max_m"
+            f"{resolution_max_m:g} m: publish another"
         )
     cells = np.frombuffer(message.data, np.int8)
     if width == 0 or height == 0 or len(cells) != width * height:
@@ -394,14 +413,14 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     if not np.isfinite(corner).all():
         raise BadMessage("the drivable grid has no usable origin: it holds NaN or infinity")
     here = np.zeros(3) if frame == "base_link" else ego.map_from_ego
-    place = geometry.transform_points(geometry.invert(corner), here[None, :2])[0] / resolution_m
-    outside_m = float(np.maximum(-place, place - (width, height)).max()) * resolution_m
+    ego_cell = geometry.transform_points(geometry.invert(corner), here[None, :2])[0] / resolution_m
+    outside_m = float(np.maximum(-ego_cell, ego_cell - (width, height)).max()) * resolution_m
     if outside_m > 0:
         raise BadMessage(f"the car is {outside_m:.0f} m outside of the drivable grid: publish one around the car")
 
     reach = int(GRID_AROUND_M / resolution_m)
-    low = np.maximum(place.astype(int) - reach, 0)
-    high = np.minimum(place.astype(int) + reach, (width, height))
+    low = np.maximum(ego_cell.astype(int) - reach, 0)
+    high = np.minimum(ego_cell.astype(int) + reach, (width, height))
     if int(np.prod(high - low)) > GRID_CELLS_MAX:
         raise BadMessage(
             f"the drivable grid has {int(np.prod(high - low))} cells around the car, at most {GRID_CELLS_MAX} are "
@@ -418,14 +437,14 @@ def map_grid(message: Any, map_frame: str, ego: EgoState, free_below: int, resol
     return MapGrid(stamp_ns(message.header), grid, frame == "base_link")
 
 
-def grid_to_ego_frame(found: MapGrid, ego: EgoState) -> DrivableGrid:
+def grid_to_ego_frame(source: MapGrid, ego: EgoState) -> DrivableGrid:
     """The grid in the present ego frame; a grid in base_link is moved back by the motion of the car since its stamp."""
-    if not found.moves_with_car:
+    if not source.moves_with_car:
         return replace(
-            found.grid, ego_from_grid=geometry.compose(geometry.invert(ego.map_from_ego), found.grid.ego_from_grid)
+            source.grid, ego_from_grid=geometry.compose(geometry.invert(ego.map_from_ego), source.grid.ego_from_grid)
         )
-    now_from_then = geometry.invert(displacement_since(ego, found.stamp_ns))
-    return replace(found.grid, ego_from_grid=geometry.compose(now_from_then, found.grid.ego_from_grid))
+    now_from_then = geometry.invert(displacement_since(ego, source.stamp_ns))
+    return replace(source.grid, ego_from_grid=geometry.compose(now_from_then, source.grid.ego_from_grid))
 
 
 def displacement_since(ego: EgoState, stamp_ns: int) -> Array:

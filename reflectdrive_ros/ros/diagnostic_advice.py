@@ -33,7 +33,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     "another type (LaneletRoute instead of Path): `route_type:=` or `inputs.route_type`. Image instead of "
     "CompressedImage: `cameras.compressed: false`": ("nothing received yet",),
     "The sender stopped or is slow, or the clocks of two machines differ. For a slower sensor raise "
-    "`inputs.*_max_age_s`": (": newest is … s old",),
+    "`inputs.max_age_s`": (": newest is … s old",),
     "The clocks of two machines differ (chrony, PTP), or a bag is played without `use_sim_time:=true`": (
         "s in the future",
     ),
@@ -130,7 +130,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     ),
     "The JPEG is incomplete: set the DDS profile": ("are not an image",),
     "Set the driver to JPEG or PNG; no other format is decoded": ("are no JPEG and no PNG",),
-    "Send smaller images, or raise `cameras.megapixels_max`": ("megapixels are",),
+    "Send smaller images": ("megapixels are",),
     "Set the driver to baseline or usual progressive JPEG": ("scans is not decoded",),
     # --- localisation, signals
     "Localisation sends NaN, a zero quaternion, or a height beyond 10 km, more than 100 m/s, 8 m/s sideways, 5 "
@@ -276,8 +276,9 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     ),
     "Check plans with care: [another camera rig](on_a_car.md#another-camera-rig). If it is wrong, set "
     "`cameras.domain`": ("the network was trained on",),
-    "A network needs two instants, `cameras.pair_interval_s` apart. At the start: nothing. Later: images are "
-    "lost, see the DDS profile": ("the older images are missing",),
+    "A network needs two instants, 0.5 s apart. At the start: nothing. Later: images are lost, see the DDS profile": (
+        "the older images are missing",
+    ),
     "Publish a shorter instruction": (
         "characters: it was cut",
         "words with command and limit",

@@ -161,15 +161,15 @@ LEVELS = {"True": "ERROR", "False": "WARN"}  # by whether a channel is required
 
 def node_statuses(package: Path = PACKAGE_FOLDER) -> dict[str, str]:
     """Name of each status -> its level while it cannot be used; that of a status without a channel varies."""
-    found: dict[str, str] = {}
+    levels: dict[str, str] = {}
     for file in node_modules(package):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and _name(node.func) in ("Channel", "InputStatus") and node.args:
                 name, required = _text(node.args[0]), _name(node.func) == "Channel" and ast.unparse(node.args[1])
                 level = LEVELS.get(required, "ERROR if it is needed, else WARN") if required else ""
                 if name != "…":
-                    found[name] = found.get(name) or level
-    return dict(sorted(found.items()))
+                    levels[name] = levels.get(name) or level
+    return dict(sorted(levels.items()))
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -181,11 +181,11 @@ def status_table(statuses: dict[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def sentence_table(made: Iterable[Row]) -> str:
+def sentence_table(rows: Iterable[Row]) -> str:
     lines = ["| sentence | what to do |", "|---|---|"]
-    for row in made:
-        shown = "<br>".join(f"`{sentence}`" for sentence in row.sentences)
-        lines.append(f"| {shown.replace('|', chr(92) + '|')} | {row.advice} |")
+    for row in rows:
+        sentences = "<br>".join(f"`{sentence}`" for sentence in row.sentences)
+        lines.append(f"| {sentences.replace('|', chr(92) + '|')} | {row.advice} |")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -194,9 +194,9 @@ def write_into(page: str) -> str:
     tables = {"statuses": status_table(node_statuses()), "sentences": sentence_table(rows(node_sentences()))}
     for name, table in tables.items():
         begin = BEGIN.format(name)
-        before, found, rest = page.partition(begin)
+        before, marker, rest = page.partition(begin)
         _, ended, after = rest.partition(END)
-        if not (found and ended):
+        if not (marker and ended):
             raise ValueError(f"the page lacks the lines {begin.strip()} and {END.strip()}: add them")
         page = f"{before}{begin}{table}{END}{after}"
     return page

@@ -25,6 +25,7 @@ OVERSAMPLING_MIN = (
 )
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # segments of a JPEG that hold its size
 BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
+MEGAPIXELS_MAX = 16.0  # of an image, by its header, before decoding: 4K has 8.3
 SEGMENTS_MAX = 256  # of a JPEG, before its size; thumbnails and colour profiles are a few
 SCAN_MARKER = re.compile(b"\xff\xda")  # begins with it; within a scan no FF stands before a DA
 SCANS_MAX = 32  # of a JPEG: each is a pass over the whole image; progressive ones have about 10
@@ -91,13 +92,13 @@ def image_size(message: Any, name: str) -> tuple[int, int]:
     return size
 
 
-def check_image_size(message: Any, name: str, megapixels_max: float) -> None:
+def check_image_size(message: Any, name: str, megapixels_max: float = MEGAPIXELS_MAX) -> None:
     """Raises BadMessage for an image with more pixels than the limit, or without a header that gives its size."""
     width, height = image_size(message, name)
     if width * height > 1e6 * megapixels_max:
         raise BadMessage(
             f"camera {name}: an image of {width} x {height} px is not decoded, at most {megapixels_max:g} megapixels "
-            "are: send smaller images, or raise cameras.megapixels_max"
+            "are: send smaller images"
         )
 
 
@@ -126,8 +127,8 @@ def pixels(message: Any, name: str, width: int, height: int) -> tuple[Array, tup
     return full, (width / whole_width, height / whole_height)
 
 
-def _halves(size: int, wanted: int) -> bool:
-    return size % 2 == 0 and size >= 2 * OVERSAMPLING_MIN * wanted
+def _halves(size: int, target: int) -> bool:
+    return size % 2 == 0 and size >= 2 * OVERSAMPLING_MIN * target
 
 
 def digest(message: Any) -> int:

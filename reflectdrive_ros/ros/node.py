@@ -209,7 +209,7 @@ class PlannerNode(Node):
         about_to_send = busy_since is not None and now - busy_since <= limit_s
         if now - self._planned_at <= limit_s or about_to_send or now - self._sent_at < HOLD_PERIOD_S:
             return
-        restarts = self._core.inputs.restarts
+        restarts = self._core.inputs.store.restarts
         stop = self._core.stop(now_ns, reason)
         if stop is None:
             self.get_logger().warning(printable_line(f"nothing sent: {reason}"), throttle_duration_sec=5.0)
@@ -225,19 +225,19 @@ class PlannerNode(Node):
 
     def _report_mismatches(self) -> None:
         """Warn of publishers on topics without messages whose type or QoS is incompatible with the subscription."""
-        found: list[str] = []
+        mismatches: list[str] = []
         for key in sorted(self._silent):
-            subscription, wanted = self._subscriptions_by_key[key], self._types_by_key[key]
+            subscription, expected_type = self._subscriptions_by_key[key], self._types_by_key[key]
             for publisher in self.get_publishers_info_by_topic(subscription.topic_name):
                 compatibility, why = qos_check_compatible(publisher.qos_profile, subscription.qos_profile)
                 who = f"{subscription.topic_name}: '{publisher.node_name}' sends"
-                if publisher.topic_type != wanted:
-                    found.append(f"{who} {publisher.topic_type}, expected {wanted}")
+                if publisher.topic_type != expected_type:
+                    mismatches.append(f"{who} {publisher.topic_type}, expected {expected_type}")
                 elif compatibility == QoSCompatibility.ERROR:
-                    found.append(f"{who}, but its QoS cannot reach us: {why}")
-        if found and found != self._mismatches:
-            self.get_logger().warning(printable_line("; ".join(found)))
-        self._mismatches = found
+                    mismatches.append(f"{who}, but its QoS cannot reach us: {why}")
+        if mismatches and mismatches != self._mismatches:
+            self.get_logger().warning(printable_line("; ".join(mismatches)))
+        self._mismatches = mismatches
 
     def close(self) -> None:
         """Stop the worker; nothing is published after this returns."""
@@ -329,7 +329,7 @@ def program() -> NoReturn:
 
 def main(args: list[str] | None = None) -> int:
     """Runs the node until a signal ends it; returns the exit code."""
-    given = sys.argv[1:] if args is None else args
+    arguments = sys.argv[1:] if args is None else args
     parser = Parser(
         prog="planner",
         description=__doc__,
@@ -340,7 +340,7 @@ def main(args: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
-    parser.parse_args(given)
+    parser.parse_args(arguments)
     # by default, threads wait up to 5 ms for the GIL
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ending = driving = False
@@ -358,7 +358,7 @@ def main(args: list[str] | None = None) -> int:
     end_with_parent()
     node = None
     try:
-        start_ros(given)
+        start_ros(arguments)
         node = start_node()
         gc.freeze()  # objects of the start-up are not scanned again
         # rclpy's EventsExecutor takes a fifth of the time per message, but hangs (7.1.6): without a timeout, and where

@@ -22,12 +22,12 @@ from ..core.messages import BadMessage
 from . import convert
 
 LOW_M, HIGH_M = 0.3, 2.5  # height over base_link of the points that are used
-RANGE_M = 60.0  # points further ahead, behind or aside are ignored
+RANGE_M = 60.0  # points further ahead, behind or to the side are ignored
 CELL_M = 0.4  # edge of the cells that the points are sorted into
 CELL_POINTS_MIN = 3  # cells with fewer points are empty
 BOXES_MAX = 200  # the nearest boxes are kept, the rest is counted
 FLOATS = {7: "f4", 8: "f8"}  # sensor_msgs/PointField datatypes that a coordinate may have
-BOX_MARGIN_M = 0.2  # points this near to a box that is known are that box's
+BOX_MARGIN_M = 0.2  # points this near to the box of a road user belong to it
 TIME_MARGIN_S = 0.2  # cloud and objects are of different moments: a box in motion is this much longer
 
 
@@ -84,48 +84,48 @@ def obstacle_boxes(
     ego_from_sensor = convert.ego_from_frame(transforms, "obstacles", message.header.frame_id)
     points = points @ ego_from_sensor[:3, :3].T + ego_from_sensor[:3, 3]
     finite = np.isfinite(points).all(axis=1)
-    wanted = (points[:, 2] > LOW_M) & (points[:, 2] < HIGH_M)
-    wanted &= (np.abs(points[:, :2]) < RANGE_M).all(axis=1)
+    is_in_range = (points[:, 2] > LOW_M) & (points[:, 2] < HIGH_M)
+    is_in_range &= (np.abs(points[:, :2]) < RANGE_M).all(axis=1)
     now_from_then = geometry.invert(convert.displacement_since(ego, convert.stamp_ns(message.header)))
-    places = geometry.transform_points(now_from_then, points[finite & wanted, :2])
+    positions = geometry.transform_points(now_from_then, points[finite & is_in_range, :2])
     ignored = {"points not finite": int((~finite).sum())}
     own = np.array([[vehicle.rear_axle_to_center_m, 0.0, 0.0]])
-    taken = points_in_boxes(places, own, np.array([[vehicle.length_m, vehicle.width_m]]))
+    is_covered = points_in_boxes(positions, own, np.array([[vehicle.length_m, vehicle.width_m]]))
     if users is not None:
         smear = np.column_stack([2.0 * TIME_MARGIN_S * np.hypot(*users.velocities_mps.T), np.zeros(len(users))])
-        taken |= points_in_boxes(places, users.poses, users.sizes + smear)
-    cells = occupied_cells(places[~taken], CELL_M, RANGE_M, CELL_POINTS_MIN)
+        is_covered |= points_in_boxes(positions, users.poses, users.sizes + smear)
+    cells = occupied_cells(positions[~is_covered], CELL_M, RANGE_M, CELL_POINTS_MIN)
     longest = int(Agents.MAX_EXTENT_M / CELL_M)
     corners = split_boxes(cover_cells(cells), longest) * CELL_M - RANGE_M
     centres, sizes = 0.5 * (corners[:, 0] + corners[:, 1]), corners[:, 1] - corners[:, 0]
     nearest = np.argsort(np.hypot(*np.maximum(np.abs(centres) - 0.5 * sizes, 0.0).T), kind="stable")
     ignored[f"boxes beyond the nearest {BOXES_MAX}"] = max(len(centres) - BOXES_MAX, 0)
-    kept = nearest[:BOXES_MAX]
-    count = len(kept)
+    selected = nearest[:BOXES_MAX]
+    count = len(selected)
     boxes = Agents(
-        np.column_stack([centres[kept], np.zeros(count)]),
+        np.column_stack([centres[selected], np.zeros(count)]),
         np.zeros((count, 2)),
-        sizes[kept],
+        sizes[selected],
         np.full(count, AgentKind.STATIC, np.int64),
     )
     return Obstacles(ego.map_from_ego, boxes, {what: n for what, n in ignored.items() if n})
 
 
-def boxes_to_ego_frame(found: Obstacles, ego: EgoState) -> Agents:
+def boxes_to_ego_frame(obstacles: Obstacles, ego: EgoState) -> Agents:
     """The boxes from where the car is now."""
-    now_from_then = geometry.compose(geometry.invert(ego.map_from_ego), found.map_from_ego)
-    return replace(found.boxes, poses=geometry.compose(now_from_then, found.boxes.poses))
+    now_from_then = geometry.compose(geometry.invert(ego.map_from_ego), obstacles.map_from_ego)
+    return replace(obstacles.boxes, poses=geometry.compose(now_from_then, obstacles.boxes.poses))
 
 
 def points_in_boxes(points: Array, poses: Array, sizes: Array) -> Array:
     """(N,) whether points (N, 2) are in or within BOX_MARGIN_M of any of the boxes at poses (A, 3) of sizes (A, 2)."""
-    found = np.zeros(len(points), bool)
+    is_inside = np.zeros(len(points), bool)
     for pose, size in zip(poses, sizes, strict=True):
         half = 0.5 * size + BOX_MARGIN_M
         near = np.flatnonzero((np.abs(points - pose[:2]) < np.hypot(*half)).all(axis=1))
         local = geometry.transform_points(geometry.invert(pose), points[near])
-        found[near[(np.abs(local) < half).all(axis=1)]] = True
-    return found
+        is_inside[near[(np.abs(local) < half).all(axis=1)]] = True
+    return is_inside
 
 
 def occupied_cells(points: Array, cell_m: float, reach_m: float, least: int) -> Array:

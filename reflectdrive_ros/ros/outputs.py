@@ -30,7 +30,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from ..core import geometry, kinematics
 from ..core.config import Config
-from ..core.domain import Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
+from ..core.domain import PLAN_DT_S, Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
 from ..infra.errors import printable_line
 from ..maps.elevation import FLAT_GROUND, RoadSurface
 from . import rotations
@@ -71,16 +71,20 @@ def point_columns(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: flo
     acceleration that of the one after it; a stop is the last pose repeated at speed 0. Roll is 0."""
     poses = geometry.compose(map_from_ego, trajectory.poses)
     times_ns = np.rint(1e9 * trajectory.times_s).astype(np.int64)
-    made = np.zeros(len(poses), POINT)
-    made["sec"], made["nanosec"] = np.divmod(times_ns, 1_000_000_000)
-    made["x"], made["y"] = poses[:, 0], poses[:, 1]
-    made["z"], pitches = surface.heights_and_pitches(poses)
-    made["qx"], made["qy"], made["qz"], made["qw"] = rotations.quaternions_from_yaw_pitch(poses[:, 2], pitches).T
-    made["longitudinal_velocity_mps"] = kinematics.speeds(trajectory)
-    made["acceleration_mps2"] = kinematics.accelerations(trajectory)
-    made["heading_rate_rps"] = kinematics.yaw_rates(trajectory)
-    made["front_wheel_angle_rad"] = kinematics.steering_from_curvature(kinematics.curvatures(trajectory), wheel_base_m)
-    return made
+    points = np.zeros(len(poses), POINT)
+    points["sec"], points["nanosec"] = np.divmod(times_ns, 1_000_000_000)
+    points["x"], points["y"] = poses[:, 0], poses[:, 1]
+    points["z"], pitches = surface.heights_and_pitches(poses)
+    points["qx"], points["qy"], points["qz"], points["qw"] = rotations.quaternions_from_yaw_pitch(
+        poses[:, 2], pitches
+    ).T
+    points["longitudinal_velocity_mps"] = kinematics.speeds(trajectory)
+    points["acceleration_mps2"] = kinematics.accelerations(trajectory)
+    points["heading_rate_rps"] = kinematics.yaw_rates(trajectory)
+    points["front_wheel_angle_rad"] = kinematics.steering_from_curvature(
+        kinematics.curvatures(trajectory), wheel_base_m
+    )
+    return points
 
 
 POINT = np.dtype(  # autoware_planning_msgs/TrajectoryPoint, field by field in the order of its definition
@@ -124,7 +128,7 @@ def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND) 
 
 def _published_points(trajectory: Trajectory, plan: Plan, config: Config, surface: RoadSurface) -> Array:
     """(T,) of POINT of a trajectory of the plan: its own, or that of another candidate."""
-    sent = resample_for_output(trajectory, config.output.dt_s)
+    sent = resample_for_output(trajectory, PLAN_DT_S)
     return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m, surface)
 
 
@@ -144,10 +148,10 @@ def points_from_message(message: TrajectoryMessage) -> Array:
     """(T,) of POINT from a received trajectory."""
     rows = []
     for point in message.points:
-        after, place, turn = point.time_from_start, point.pose.position, point.pose.orientation
+        after, position, turn = point.time_from_start, point.pose.position, point.pose.orientation
         speeds = point.longitudinal_velocity_mps, point.lateral_velocity_mps, point.acceleration_mps2
         turning = point.heading_rate_rps, point.front_wheel_angle_rad, point.rear_wheel_angle_rad
-        pose = place.x, place.y, place.z, turn.x, turn.y, turn.z, turn.w
+        pose = position.x, position.y, position.z, turn.x, turn.y, turn.z, turn.w
         rows.append((after.sec, after.nanosec, *pose, *speeds, *turning))
     return np.array(rows, POINT)
 
@@ -211,14 +215,16 @@ def planning_factors(report: StepReport, config: Config, surface: RoadSurface = 
     driven_m = geometry.arc_lengths(np.concatenate([np.zeros((1, 3)), plan.trajectory.poses]))[1:]
     for factor in report.factors:
         # along the plan, so that the height is that of the plan's road also where another road lies in between
-        way = [*plan.trajectory.poses[driven_m < factor.distance_m], factor.pose]
-        poses = geometry.compose(plan.map_from_ego, np.stack(way))
+        path = [*plan.trajectory.poses[driven_m < factor.distance_m], factor.pose]
+        poses = geometry.compose(plan.map_from_ego, np.stack(path))
         (*_, z_m), pitches = surface.heights_and_pitches(poses)
         x, y, yaw = poses[-1].tolist()
         (orientation,) = rotations.quaternions_from_yaw_pitch(np.array([yaw]), pitches[-1:]).tolist()
-        made = PlanningFactorMessage(module=NODE, is_driving_forward=True, detail=factor.kind.value)
-        made.behavior = PlanningFactorMessage.SLOW_DOWN if factor.speed_mps > 0.0 else PlanningFactorMessage.STOP
-        made.control_points = [
+        factor_message = PlanningFactorMessage(module=NODE, is_driving_forward=True, detail=factor.kind.value)
+        factor_message.behavior = (
+            PlanningFactorMessage.SLOW_DOWN if factor.speed_mps > 0.0 else PlanningFactorMessage.STOP
+        )
+        factor_message.control_points = [
             ControlPoint(
                 pose=Pose(
                     position=Point(x=x, y=y, z=float(z_m)),
@@ -228,9 +234,9 @@ def planning_factors(report: StepReport, config: Config, surface: RoadSurface = 
                 distance=float(factor.distance_m),
             )
         ]
-        made.safety_factors.header = head
-        made.safety_factors.is_safe = factor.kind is not FactorKind.OBJECT
-        message.factors.append(made)
+        factor_message.safety_factors.header = head
+        factor_message.safety_factors.is_safe = factor.kind is not FactorKind.OBJECT
+        message.factors.append(factor_message)
     return message
 
 
@@ -241,13 +247,13 @@ def path(message: TrajectoryMessage) -> Path:
 
 def route_path(route: Array, frame: str) -> Path:
     """A route (L, 3) in the map as the message that the node reads."""
-    made = Path(header=header(0, frame))
+    path = Path(header=header(0, frame))
     for x, y, _ in route.tolist():
-        pose = PoseStamped(header=made.header)
+        pose = PoseStamped(header=path.header)
         pose.pose.position.x, pose.pose.position.y = x, y
         pose.pose.orientation.w = 1.0
-        made.poses.append(pose)
-    return made
+        path.poses.append(pose)
+    return path
 
 
 TEXT_HEIGHT_M = 3.0  # above the road
@@ -295,7 +301,7 @@ def status(
 def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> PlannerDebug:
     """Flat arrays of the plan and its rivals, all at the published interval and equal in length."""
     plan = report.plan
-    every = [resample_for_output(t, config.output.dt_s) for t in (plan.trajectory, *plan.candidates)]
+    every = [resample_for_output(t, PLAN_DT_S) for t in (plan.trajectory, *plan.candidates)]
     count = min(len(t.poses) for t in every)
     poses = geometry.compose(plan.map_from_ego, np.stack([t.poses[:count] for t in every])).reshape(-1, 3)
     scores = plan.scores or (float("nan"),) * len(every)
@@ -305,7 +311,7 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
         step_kind=(report.step or plan.step).value,
         candidate_count=len(every),
         points_per_candidate=count,
-        point_interval=float(config.output.dt_s),
+        point_interval=PLAN_DT_S,
         candidate_x=poses[:, 0].tolist(),
         candidate_y=poses[:, 1].tolist(),
         candidate_heading=poses[:, 2].tolist(),
@@ -346,8 +352,8 @@ def goals(plan: Plan, config: Config) -> GoalHypotheses:
     """The goals that the step ranked; none if it kept the goal of the last plan, and for planners without goals."""
     message = GoalHypotheses(header=header(plan.stamp_ns, config.output.map_frame), chosen=-1)
     if plan.trace is not None:
-        places = geometry.transform_points(plan.map_from_ego, plan.trace.goals)
-        message.x, message.y = places[:, 0].tolist(), places[:, 1].tolist()
+        positions = geometry.transform_points(plan.map_from_ego, plan.trace.goals)
+        message.x, message.y = positions[:, 0].tolist(), positions[:, 1].tolist()
         message.probability = plan.trace.goal_probabilities.tolist()
         message.chosen = plan.trace.chosen
     return message
@@ -392,11 +398,11 @@ def diagnostic_node(node: str) -> str:
 def diagnostics(statuses: Sequence[InputStatus], now_ns: int, node: str) -> bytes:
     """DiagnosticArray, serialised: one status per input and one for the planner, named `<node>: <what>` as Autoware's
     diagnostic graph addresses. `node`: full name of the node."""
-    shown = diagnostic_node(node)
+    node_name = diagnostic_node(node)
     writer = CdrWriter().header(now_ns, "").numbers("I", len(statuses))
     for item in statuses:
-        writer.numbers("B", int(item.level)).text(f"{shown}: {item.name}").text(printable_line(item.message)).text(
-            shown
+        writer.numbers("B", int(item.level)).text(f"{node_name}: {item.name}").text(printable_line(item.message)).text(
+            node_name
         )
         writer.numbers("I", len(item.values))
         for key, value in item.values.items():

@@ -45,8 +45,8 @@ def starts_strictly(node: Node) -> bool:
     """Whether a setting or model that cannot be used ends the process (`strict_start`), rather than being reported in
     the diagnostics. Also true for a `strict_start` that is no boolean, which `declare_config` refuses.
     """
-    given = node._parameter_overrides.get("strict_start")
-    return given is None or given.value is not False
+    parameter = node._parameter_overrides.get("strict_start")
+    return parameter is None or parameter.value is not False
 
 
 def declare_config(node: Node) -> tuple[Config, InputStatus | None]:
@@ -56,22 +56,22 @@ def declare_config(node: Node) -> tuple[Config, InputStatus | None]:
     Raises ConfigError.
     """
     # not declared by rclpy: that raises for an empty list, which arrives without a type
-    given = {
+    overrides = {
         name: python_value(parameter.value)
         for name, parameter in node._parameter_overrides.items()
         if name not in ROS_OWN and not name.startswith(ROS_OWN_PREFIX)
     }
-    config_file = given.pop("config_file", "")
+    config_file = overrides.pop("config_file", "")
     if not isinstance(config_file, str):
         raise ConfigError(f"parameter config_file is {config_file!r}, expected a path")
-    strict = given.pop("strict_start", True)
+    strict = overrides.pop("strict_start", True)
     if not isinstance(strict, bool):
         raise ConfigError(f"parameter strict_start is {strict!r}, expected true or false")
-    vehicle_info = {name: given.pop(name) for name in VEHICLE_INFO if name in given}
-    own = {name: value for name, value in given.items() if _section(name) in SECTIONS}
-    similar = {name: near for name in given if name not in own and (near := similar_section(name))}
+    vehicle_info = {name: overrides.pop(name) for name in VEHICLE_INFO if name in overrides}
+    own = {name: value for name, value in overrides.items() if _section(name) in SECTIONS}
+    similar = {name: near for name in overrides if name not in own and (near := similar_section(name))}
     if strict:
-        own |= {name: given[name] for name in similar}  # refused below, with the name that was meant
+        own |= {name: overrides[name] for name in similar}  # refused below, with the name that was meant
     measured = vehicle_settings(vehicle_info)
     base = override(Config(), {"vehicle": measured})
     config: Config = override_dotted(load(config_file, base) if config_file else base, own)
@@ -85,7 +85,7 @@ def declare_config(node: Node) -> tuple[Config, InputStatus | None]:
     for entry in settings(config):
         value = list(entry.value) if entry.kind is tuple else entry.value
         node.declare_parameter(entry.name, value, setting_descriptor(entry), ignore_override=True)
-    foreign = sorted(given.keys() - own.keys() - similar.keys())
+    foreign = sorted(overrides.keys() - own.keys() - similar.keys())
     notes = [
         (Level.OK if measured else Level.WARN, vehicle_note(vehicle_info, measured, config)),
         (Level.WARN, "; ".join(f"unknown setting '{a}' is ignored; did you mean '{b}'?" for a, b in similar.items())),
@@ -134,7 +134,7 @@ def vehicle_settings(vehicle_info: Mapping[str, Any]) -> dict[str, float]:
     if any(name not in vehicle_info for name in REQUIRED_VEHICLE_INFO):
         return {}
     base, tread, front, rear, left, right, steering = (float(vehicle_info[name]) for name in REQUIRED_VEHICLE_INFO)
-    found = {
+    settings = {
         "length_m": front + base + rear,
         "width_m": tread + left + right,
         "wheel_base_m": base,
@@ -142,10 +142,10 @@ def vehicle_settings(vehicle_info: Mapping[str, Any]) -> dict[str, float]:
         "max_steering_rad": steering,
     }
     try:
-        override(Config(), {"vehicle": found})
+        override(Config(), {"vehicle": settings})
     except ConfigError as fault:
         raise ConfigError(f"vehicle_info: {fault}") from None
-    return found
+    return settings
 
 
 def vehicle_note(vehicle_info: Mapping[str, Any], measured: Mapping[str, float], config: Config) -> str:
@@ -155,10 +155,10 @@ def vehicle_note(vehicle_info: Mapping[str, Any], measured: Mapping[str, float],
     if not measured:
         missing = ", ".join(name for name in REQUIRED_VEHICLE_INFO if name not in vehicle_info)
         return f"vehicle_info is not used, it lacks {missing}"
-    taken = [name for name, value in measured.items() if getattr(config.vehicle, name) == value]
-    kept = [f"vehicle.{name}" for name in measured if name not in taken]
-    listed = ", ".join(f"vehicle.{name} {measured[name]:.4g}" for name in taken) or "nothing"
-    return f"from vehicle_info: {listed}" + (f"; set otherwise: {', '.join(kept)}" if kept else "")
+    used_names = [name for name, value in measured.items() if getattr(config.vehicle, name) == value]
+    overridden = [f"vehicle.{name}" for name in measured if name not in used_names]
+    listed = ", ".join(f"vehicle.{name} {measured[name]:.4g}" for name in used_names) or "nothing"
+    return f"from vehicle_info: {listed}" + (f"; set otherwise: {', '.join(overridden)}" if overridden else "")
 
 
 def python_value(value: Any) -> Any:
@@ -173,13 +173,15 @@ def descriptor(doc: str) -> ParameterDescriptor:
 
 
 def setting_descriptor(entry: Setting) -> ParameterDescriptor:
-    made = descriptor(entry.doc)
-    made.dynamic_typing = entry.kind is tuple  # rclpy cannot infer the type of an empty list
+    parameter_descriptor = descriptor(entry.doc)
+    parameter_descriptor.dynamic_typing = entry.kind is tuple  # rclpy cannot infer the type of an empty list
     if entry.low is not None and entry.high is not None:
         if entry.kind is int:
-            made.integer_range = [IntegerRange(from_value=int(entry.low), to_value=int(entry.high), step=0)]
+            parameter_descriptor.integer_range = [
+                IntegerRange(from_value=int(entry.low), to_value=int(entry.high), step=0)
+            ]
         elif entry.kind is float:
-            made.floating_point_range = [
+            parameter_descriptor.floating_point_range = [
                 FloatingPointRange(from_value=float(entry.low), to_value=float(entry.high), step=0.0)
             ]
-    return made
+    return parameter_descriptor

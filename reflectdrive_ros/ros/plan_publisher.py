@@ -82,7 +82,7 @@ class PlanPublisher:
         status = outputs.status(report, self._config, self._model_sha256, self._sequence, age_s, total_ms)
         self.publish("status", status)
         node = self._node_name
-        made: dict[str, Callable[[], Any]] = {
+        message_factories: dict[str, Callable[[], Any]] = {
             "processing_time": lambda: outputs.processing_time(plan.stamp_ns, total_ms),
             "candidates": lambda: outputs.candidates(plan, points, self._signal, self._config, node, surface),
             "turn_indicators": lambda: outputs.turn_indicators(self._signal, plan.stamp_ns),
@@ -93,7 +93,7 @@ class PlanPublisher:
             "goals": lambda: outputs.goals(plan, self._config),
         }
         if step is not None:
-            made["processing_time_detail"] = lambda: outputs.processing_time_tree(stages)
-        for key, make in made.items():
+            message_factories["processing_time_detail"] = lambda: outputs.processing_time_tree(stages)
+        for key, make in message_factories.items():
             if self._has_subscribers(key):
                 self.publish(key, make())

@@ -54,10 +54,10 @@ class PlanningCore:
         self._last: PlanningStep | None = None
 
     def put(self, key: str, message: Any, now_ns: int) -> None:
-        self.inputs.put(key, message, now_ns)
+        self.inputs.store.put(key, message, now_ns)
 
     def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
-        return self.inputs.receive(key, content, now_ns)
+        return self.inputs.store.receive(key, content, now_ns)
 
     def wait_idle(self) -> None:
         """Wait until background work is done. For replays only, never on a vehicle."""
@@ -72,7 +72,7 @@ class PlanningCore:
 
     def collect_inputs(self, now_ns: int) -> StepInputs:
         """Convert the newest messages. A replay may collect the next step's inputs before it plans the last ones."""
-        start_s, restarts = self._clock(), self.inputs.restarts
+        start_s, restarts = self._clock(), self.inputs.store.restarts
         snapshot = self.inputs.snapshot(now_ns)
         if snapshot.observation is not None:
             self._engine.prefetch(snapshot.observation)
@@ -101,10 +101,10 @@ class PlanningCore:
     def stop(self, now_ns: int, reason: str) -> tuple[StepReport, RoadSurface] | None:
         """The watchdog's stop plan from the newest odometry; None without usable odometry. Callable during a step."""
         self._interrupted = reason
-        found = self.inputs.ego(now_ns)
-        if found.ego is None or found.surface is None:
+        snapshot = self.inputs.ego(now_ns)
+        if snapshot.ego is None or snapshot.surface is None:
             return None
-        return self._engine.stop(found.ego, found.agents, reason), found.surface
+        return self._engine.stop(snapshot.ego, snapshot.agents, reason), snapshot.surface
 
     def set_overdue(self, reason: str) -> None:
         """Report in the diagnostics that a plan is overdue, until the next step."""

@@ -40,15 +40,15 @@ def isolated_environment() -> dict[str, str]:
 
     Variables that are already set are kept, so that a user may direct the replay to another domain.
     """
-    found = dict(os.environ)
-    found.setdefault("ROS_DOMAIN_ID", str(os.getpid() % 100 + 1))
-    found.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    if found.get("ROS_DISTRO") == "humble":  # it does not know the variable above, and later releases warn of this one
-        found.setdefault("ROS_LOCALHOST_ONLY", "1")
+    environment = dict(os.environ)
+    environment.setdefault("ROS_DOMAIN_ID", str(os.getpid() % 100 + 1))
+    environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    if environment.get("ROS_DISTRO") == "humble":  # without the variable above; later releases warn of this one
+        environment.setdefault("ROS_LOCALHOST_ONLY", "1")
     profile_file = dds_profile()
     if profile_file is not None:
-        found.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
-    return found
+        environment.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE", str(profile_file))
+    return environment
 
 
 @contextmanager
@@ -104,9 +104,9 @@ def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
 
 def sender_qos(qos: topics.Qos) -> QoSProfile:
     """The node's QoS with the depth of a recorder or driver, which is the sender's choice."""
-    made = qos_profile(qos)
-    made.depth = max(made.depth, SENDER_DEPTH)
-    return made
+    profile = qos_profile(qos)
+    profile.depth = max(profile.depth, SENDER_DEPTH)
+    return profile
 
 
 def full_topic_name(name: str) -> str:

@@ -38,12 +38,12 @@ def policy(config: Config, namespace: str = NAMESPACE) -> str:
     profile = ElementTree.SubElement(ElementTree.SubElement(enclave, "profiles"), "profile", ns=namespace, node=NODE)
     own = f"{namespace}/{NODE}"
     remapped = {name: default for name, (_, default, _) in INPUTS.items()}  # as the launch files do by default
-    heard = [remapped.get(topic.name, topic.name) for topic in topics.inputs(config)]
-    said = [*(topic.name for topic in topics.OUTPUTS), *ROS_OWN_PUBLISHED]
+    subscribed = [remapped.get(topic.name, topic.name) for topic in topics.inputs(config)]
+    published = [*(topic.name for topic in topics.OUTPUTS), *ROS_OWN_PUBLISHED]
     for kind, right, names in (
         ("service", {"reply": "ALLOW"}, [f"~/{name}" for name in ROS_OWN_SERVICES]),
-        ("topic", {"subscribe": "ALLOW"}, heard),
-        ("topic", {"publish": "ALLOW"}, said),
+        ("topic", {"subscribe": "ALLOW"}, subscribed),
+        ("topic", {"publish": "ALLOW"}, published),
     ):
         group = ElementTree.SubElement(profile, f"{kind}s", right)
         for name in sorted({name.replace("~", own) for name in names}):

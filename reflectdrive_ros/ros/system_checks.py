@@ -47,7 +47,7 @@ class State(Enum):
 class Finding:
     name: str
     state: State
-    found: str
+    detail: str
     todo: str = ""
     required: bool = True  # MISSING and required: the planner cannot run
 
@@ -77,10 +77,10 @@ def run_checks(environment: Mapping[str, str], config: Config) -> Iterator[Findi
 
 
 def python(version: tuple[int, int]) -> Finding:
-    found = f"{version[0]}.{version[1]} ({sys.executable})"
+    detail = f"{version[0]}.{version[1]} ({sys.executable})"
     if version < (3, 10):
-        return Finding("Python", State.MISSING, found, "use Python 3.10 or later")
-    return Finding("Python", State.OK, found)
+        return Finding("Python", State.MISSING, detail, "use Python 3.10 or later")
+    return Finding("Python", State.OK, detail)
 
 
 def processor(machine: str, cpuinfo: str) -> Finding:
@@ -139,10 +139,10 @@ def _message_group(name: str, packages: list[str], todo: str) -> Finding:
             stand_ins.append(package)
     if faults:
         return Finding(name, State.MISSING, "cannot import " + ", ".join(faults), todo)
-    found = f"{', '.join(packages)} in {', '.join(sorted(prefixes))}"
+    detail = f"{', '.join(packages)} in {', '.join(sorted(prefixes))}"
     if stand_ins:
-        found += f"; made from test/interfaces: {'all' if stand_ins == packages else ', '.join(stand_ins)}"
-    return Finding(name, State.OK, found)
+        detail += f"; made from test/interfaces: {'all' if stand_ins == packages else ', '.join(stand_ins)}"
+    return Finding(name, State.OK, detail)
 
 
 def _origin(package: str, module: Path) -> tuple[Path, str]:
@@ -272,16 +272,16 @@ def shared_memory(folder: Path) -> Finding:
     except OSError as fault:
         return Finding(name, State.WARN, f"{folder}: {fault.strerror}", "mount a tmpfs there, or images go over UDP")
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-    found = f"{folder}: {free / 2**20:.0f} of {size / 2**20:.0f} MB free"
+    detail = f"{folder}: {free / 2**20:.0f} of {size / 2**20:.0f} MB free"
     if not os.access(folder, os.W_OK):
         return Finding(name, State.WARN, f"{folder} cannot be written", "chmod 1777, or images go over UDP")
     if size < need:
         todo = f"64 MB for each participating process: start the container with --shm-size={need // 2**20}m or more"
-        return Finding(name, State.WARN, found, todo)
+        return Finding(name, State.WARN, detail, todo)
     if free < need:
         todo = "close programs that use it; `fastdds shm clean` removes files of killed nodes"
-        return Finding(name, State.WARN, found, todo)
-    return Finding(name, State.OK, found)
+        return Finding(name, State.WARN, detail, todo)
+    return Finding(name, State.OK, detail)
 
 
 def dds_profile(environment: Mapping[str, str]) -> Finding:
@@ -296,8 +296,8 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
         if environment.get(variable):
             break
     else:
-        found = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses images silently"
-        return Finding(name, State.WARN, found, todo)
+        detail = "FASTRTPS_DEFAULT_PROFILES_FILE is not set: with 512 kB of shared memory DDS loses images silently"
+        return Finding(name, State.WARN, detail, todo)
     file = environment[variable]
     try:
         root = ElementTree.parse(file).getroot()
@@ -308,8 +308,8 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     sizes = [(entry.text or "").strip() for entry in root.iter() if entry.tag.endswith("segment_size")]
     largest = max((int(size) for size in sizes if size.isdigit()), default=0)
     if largest < SEGMENT_BYTES:
-        found = f"{variable}={file} has a segment of {largest / 2**20:.1f} MB; three 1080p cameras need 64"
-        return Finding(name, State.WARN, found, todo)
+        detail = f"{variable}={file} has a segment of {largest / 2**20:.1f} MB; three 1080p cameras need 64"
+        return Finding(name, State.WARN, detail, todo)
     return Finding(name, State.OK, f"{file}: shared memory of {largest / 2**20:.0f} MB")
 
 
@@ -332,8 +332,8 @@ def _shipped_profile(environment: Mapping[str, str]) -> str:
 def _shipped_file(name: str, environment: Mapping[str, str]) -> Path:
     """A shipped file of `config`: of the installed share folder, or of the source tree."""
     shares = [Path(prefix) / "share/reflectdrive" for prefix in environment.get("AMENT_PREFIX_PATH", "").split(":")]
-    places = [folder / "config" / name for folder in (*shares, Path(__file__).resolve().parents[2])]
-    return next((place for place in places if place.exists()), Path("config") / name)
+    candidates = [folder / "config" / name for folder in (*shares, Path(__file__).resolve().parents[2])]
+    return next((candidate for candidate in candidates if candidate.exists()), Path("config") / name)
 
 
 def discovery(environment: Mapping[str, str]) -> Finding:
@@ -342,12 +342,12 @@ def discovery(environment: Mapping[str, str]) -> Finding:
     reach = environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
     if environment.get("ROS_LOCALHOST_ONLY") == "1":  # Humble's variable; later releases honour it
         reach = "LOCALHOST"
-    found = f"ROS_DOMAIN_ID {domain}, range {reach}"
+    detail = f"ROS_DOMAIN_ID {domain}, range {reach}"
     if not domain.isdigit() or int(domain) > 101:
-        return Finding(name, State.WARN, found, "use a ROS_DOMAIN_ID from 0 to 101")
+        return Finding(name, State.WARN, detail, "use a ROS_DOMAIN_ID from 0 to 101")
     if reach == "OFF":
-        return Finding(name, State.WARN, found, "nodes of other processes are not found; unset the range")
-    return Finding(name, State.OK, found)
+        return Finding(name, State.WARN, detail, "nodes of other processes are not found; unset the range")
+    return Finding(name, State.OK, detail)
 
 
 def receive_buffer(file: Path) -> Finding:
@@ -356,12 +356,12 @@ def receive_buffer(file: Path) -> Finding:
         size = int(_read(file))
     except ValueError:
         return Finding(name, State.OK, "not reported by the kernel", required=False)
-    found = f"net.core.rmem_max {size / 2**20:.1f} MB"
+    detail = f"net.core.rmem_max {size / 2**20:.1f} MB"
     if size < RECEIVE_BUFFER_BYTES:
         todo = f"sudo sysctl -w net.core.rmem_max={RECEIVE_BUFFER_BYTES}, for images over UDP (from another machine, "
         todo += "or with CycloneDDS)"
-        return Finding(name, State.WARN, found, todo, required=False)
-    return Finding(name, State.OK, found, required=False)
+        return Finding(name, State.WARN, detail, todo, required=False)
+    return Finding(name, State.OK, detail, required=False)
 
 
 def writable(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -376,7 +376,7 @@ def writable(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _writable(name: str, folder: Path, todo: str, required: bool = True) -> Finding:
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    existing = next(ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             return Finding(name, State.OK, str(folder), required=required)
@@ -385,10 +385,10 @@ def _writable(name: str, folder: Path, todo: str, required: bool = True) -> Find
 
 
 def load(cores: int, running: float) -> Finding:
-    found = f"{cores} cores, load {running:.1f}"
+    detail = f"{cores} cores, load {running:.1f}"
     if running > cores:
-        return Finding("cores", State.WARN, found, "other programs use the cores; timings will be worse", False)
-    return Finding("cores", State.OK, found, required=False)
+        return Finding("cores", State.WARN, detail, "other programs use the cores; timings will be worse", False)
+    return Finding("cores", State.OK, detail, required=False)
 
 
 # --- two processes that talk -----------------------------------------------------------------------------------------
@@ -448,18 +448,18 @@ def _seconds_to_first_message(topic: str) -> float | None:
     from rclpy.signals import SignalHandlerOptions
     from std_msgs.msg import String
 
-    heard: list[object] = []
+    received: list[object] = []
     context = Context()
     rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = rclpy.create_node("reflectdrive_doctor", context=context)
-        node.create_subscription(String, topic, heard.append, 10)
+        node.create_subscription(String, topic, received.append, 10)
         executor = SingleThreadedExecutor(context=context)
         executor.add_node(node)
-        begun = time.monotonic()
-        while not heard and time.monotonic() - begun < LOOPBACK_S:
+        start_s = time.monotonic()
+        while not received and time.monotonic() - start_s < LOOPBACK_S:
             executor.spin_once(timeout_sec=0.05)
-        return time.monotonic() - begun if heard else None
+        return time.monotonic() - start_s if received else None
     finally:
         context.shutdown()
 
@@ -477,8 +477,8 @@ def _run_talker(topic: str) -> None:
     publisher = rclpy.create_node("reflectdrive_doctor_speaker").create_publisher(String, topic, 10)
     sys.stdout.write(f"speaking {get_rmw_implementation_identifier()}\n")
     sys.stdout.flush()
-    begun = time.monotonic()
-    while not terminated and time.monotonic() - begun < 4 * LOOPBACK_S:
+    start_s = time.monotonic()
+    while not terminated and time.monotonic() - start_s < 4 * LOOPBACK_S:
         publisher.publish(String(data="hello"))
         time.sleep(0.05)
     rclpy.shutdown()

@@ -30,13 +30,13 @@ class TurnSignal:
             return None
         if self._signal is None:  # the planner takes over, or has just been started
             self._signal, self._since_s = control.signal or Signal.OFF, now_s
-        wanted = self._signal if bend_rad is None else self._wanted_signal(bend_rad)
-        held = self._signal is not Signal.OFF and 0.0 <= now_s - self._since_s < HOLD_S
-        if wanted is not self._signal and not held:
-            self._signal, self._since_s = wanted, now_s
+        requested = self._signal if bend_rad is None else self._requested_signal(bend_rad)
+        is_holding = self._signal is not Signal.OFF and 0.0 <= now_s - self._since_s < HOLD_S
+        if requested is not self._signal and not is_holding:
+            self._signal, self._since_s = requested, now_s
         return self._signal
 
-    def _wanted_signal(self, bend_rad: float) -> Signal:
+    def _requested_signal(self, bend_rad: float) -> Signal:
         ahead = Signal.LEFT if bend_rad > 0.0 else Signal.RIGHT
         if abs(bend_rad) >= TURN_RAD:
             return ahead

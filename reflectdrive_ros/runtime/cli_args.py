@@ -42,7 +42,6 @@ def add_scenes_argument(parser: argparse.ArgumentParser, default: str) -> None:
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Of benches that plan for the scenes of a set."""
     add_scenes_argument(parser, "test")
-    arguments.add_renamed_options(parser, {"set": "--scenes"})
     parser.add_argument(
         "--limit",
         type=arguments.positive_int(),

@@ -3,7 +3,7 @@
 The clock is passed in; topics, devices and files are elsewhere. Replay, demo, closed loop and the node call this same
 engine. If the planner's own plan is not accepted, the result is:
 
-1. the last good plan carried forward, while it is younger than `engine.carry_max_s` and still passes the guard;
+1. the last good plan carried forward, while it is younger than CARRY_MAX_S and still passes the guard;
 2. else the stop plan, along the path of the last good plan if there is one.
 
 A car that is not on its route (`planning/off_route.py`) gets the stop plan at once, whatever the planner.
@@ -38,7 +38,7 @@ from ..features.cameras import Camera
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
 from ..planning.off_route import off_route_reason
-from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
+from ..planning.planner import CARRY_MAX_S, AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
 from ..planning.postprocess import comfort
 from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.stop_plan import stop_plan
@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]  # seconds, monotonic
 NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is not assessed
+MAX_LATERAL_SHIFT_M = 0.5  # to the last plan, unless safety requires more: a car that swerves at every step drifts
 WIDE_GAP_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 
 
@@ -189,7 +190,7 @@ class Engine:
     def _recent_plan(self, stamp_ns: int) -> Plan | None:
         """The last good plan, if it is young enough to be used again."""
         last = self._last_good
-        if last is None or not 0 <= stamp_ns - last.stamp_ns <= self._config.engine.carry_max_s * 1e9:
+        if last is None or not 0 <= stamp_ns - last.stamp_ns <= CARRY_MAX_S * 1e9:
             return None
         return last
 
@@ -217,11 +218,11 @@ class Engine:
 
         The planner continues from its own plan.
         """
-        last, limit_m = self._recent_plan(safety_context.observation.stamp_ns), self._config.engine.max_lateral_shift_m
-        if last is None or limit_m <= 0.0:
+        last = self._recent_plan(safety_context.observation.stamp_ns)
+        if last is None:
             return plan, ""
         try:
-            limited = comfort.limit_lateral_shift(plan, last, limit_m)
+            limited = comfort.limit_lateral_shift(plan, last, MAX_LATERAL_SHIFT_M)
             if limited is plan:
                 return plan, ""
             needs = guard.check(limited, safety_context, 0.0).reason
@@ -255,7 +256,7 @@ class Engine:
     def _stop(self, ego: EgoState, agents: Agents | None, safety_context: SafetyContext | None = None) -> Plan:
         try:
             last = self._recent_plan(ego.stamp_ns)
-            path = None if last is None else path_ahead(last, ego.map_from_ego, self._config.guard.max_start_gap_m)
+            path = None if last is None else path_ahead(last, ego.map_from_ego, guard.MAX_START_GAP_M)
             return stop_plan(ego, agents, path, self._config, safety_context)
         except Exception:  # unusable agents or paths must not prevent the stop plan
             log.exception("the stop plan was computed without agents and path")

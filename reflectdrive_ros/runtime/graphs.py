@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ..core.domain import Array
 from ..features.cameras import Camera
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
-from ..model.card import FORMER_TENSORS, GraphCard, GraphError
+from ..model.card import GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 from .feature_cache import FeatureCache
 
@@ -29,9 +29,9 @@ class GoalChoice:
         goals = card.model["decoding"]["goals"]
         return GoalChoice(goals["count"], goals["spacing_m"])
 
-    def inputs(self, card: GraphCard) -> dict[str, Array]:
-        """What `prefill_goal` takes of it: nothing where the spacing is built in."""
-        return {} if card.max_goals is None else {"goal_spacing_m": np.array(self.spacing_m, np.float32)}
+    def inputs(self) -> dict[str, Array]:
+        """What `prefill_goal` takes of it."""
+        return {"goal_spacing_m": np.array(self.spacing_m, np.float32)}
 
     def prefilled(self, context: Any, actions: Array, log_probs: Array, valid: Array) -> Prefilled:
         """The first goals of outputs (1, K, T), (1, K), (1, K)."""
@@ -97,11 +97,6 @@ def graph_inputs(inputs: ModelInputs, cache: FeatureCache[Array]) -> dict[str, A
     """Inputs of a graph that encodes the scene: a batch of one. Raises PlanningError as `group_views` does."""
     others = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
     return {"features": np.stack(cache(inputs.images))[None], **others}
-
-
-def file_names(tensors: Iterable[str]) -> dict[str, str]:
-    """Names of a graph's inputs or outputs in its file, by their present names: former formats have others."""
-    return {FORMER_TENSORS.get(name, name): name for name in tensors}
 
 
 def check_feeds(graph: str, takes: Mapping[str, TensorSpec], provided: Mapping[str, TensorSpec]) -> None:

@@ -28,7 +28,7 @@ from ..infra.documents import (
 )
 from ..infra.errors import UserError
 from ..infra.files import MODEL_BYTES, sha256_of, shown
-from ..model.card import CAPABILITIES, KINDS, token_layout, upgrade_config, upgrade_model
+from ..model.card import CAPABILITIES, KINDS, token_layout
 
 CARD = "card.json"  # next to the weights: their description, with their hash
 FIELDS = {
@@ -123,10 +123,10 @@ def read_card(path: Path) -> dict[str, Any]:
 def check_card(path: Path, config: Any) -> None:
     """Raises ModelFileError if the card next to weights gives another size or configuration than the file.
 
-    config: of the network in the file, a dataclass. A former card lacks some of its entries.
+    config: of the network in the file, a dataclass.
     """
     card = read_card(path)
-    described = {"config": upgrade_config(card["config"])} if card.get("config") else {}
+    described = {"config": card["config"]} if card.get("config") else {}
     if card.get("bytes"):
         described["bytes"] = card["bytes"]
     difference = _first_difference(
@@ -171,8 +171,8 @@ def card_layout(model: ModelConfig) -> TokenLayout | None:
         return None
     try:
         card = read_card(resolve_path(model.file))
-        graphs = upgrade_model(card.get("model"))
-        described = graphs if isinstance(graphs, dict) else upgrade_config(card.get("config"))
+        graphs = card.get("model")
+        described = graphs if isinstance(graphs, dict) else card["config"]
         return token_layout(described["layout"])
     except (ModelFileError, KeyError, TypeError, ValueError):
         return None

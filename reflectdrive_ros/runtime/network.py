@@ -290,19 +290,12 @@ def _graphs(path: Path, decoding: DecodingConfig, unsupported: frozenset[str] = 
             f"reflectdrive.guidance is set, but the graphs of {path} lack the capability guidance{on_backend}: set it "
             "to 0, export the graphs with --guidance for onnxruntime, or set model.file to the weights (.safetensors)"
         )
-    most, spacing_m = card.max_goals or built_in["goals"], built_in["goal_spacing_m"]
-    if card.max_goals is not None or isinstance(decoding, ReflectDriveDecoding):
-        if decoding.goals > most:
-            raise GraphError(
-                f"{decoding.goals} goals are set, but the graphs of {path} give at most {most}: set fewer, or export "
-                f"them again with decoding.goals={decoding.goals}"
-            )
-        if card.max_goals is None and decoding.goal_spacing_m > spacing_m:
-            raise GraphError(
-                f"goals are to be {decoding.goal_spacing_m} m apart, but the graphs of {path} have {spacing_m} m built "
-                "in: set at most that, or export them again"
-            )
-        del built_in["goals"], built_in["goal_spacing_m"]
+    if decoding.goals > card.max_goals:
+        raise GraphError(
+            f"{decoding.goals} goals are set, but the graphs of {path} give at most {card.max_goals}: set fewer, or "
+            f"export them again with decoding.goals={decoding.goals}"
+        )
+    del built_in["goals"], built_in["goal_spacing_m"]
     for name, value in built_in.items():
         if getattr(decoding, name) != value:
             raise GraphError(

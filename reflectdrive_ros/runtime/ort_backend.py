@@ -40,7 +40,6 @@ from .graphs import (
     GoalChoice,
     check_feeds,
     concat_outputs,
-    file_names,
     graph_inputs,
     input_spec,
     make_feature_cache,
@@ -109,7 +108,7 @@ class OrtNetwork:
 
     def goal_inputs(self, inputs: ModelInputs) -> dict[str, Array]:
         """The inputs of `prefill_goal`. Raises PlanningError."""
-        return {**self.graph_inputs(inputs), **self.goal_choice.inputs(self._card)}
+        return {**self.graph_inputs(inputs), **self.goal_choice.inputs()}
 
     def _encode_views(self, views: Array) -> Array:
         def call(some: Array) -> Array:
@@ -230,9 +229,8 @@ class Graph:
             raise GraphError(f"{file} {reason}") from None
         card.check_metadata(name, self._session.get_modelmeta().custom_metadata_map)
         inputs_by_name = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
-        self._inputs = file_names(inputs_by_name)
-        self._outputs = file_names(put.name for put in self._session.get_outputs())
-        self.input_specs = {name: inputs_by_name[stored] for name, stored in self._inputs.items()}
+        self._outputs = [put.name for put in self._session.get_outputs()]
+        self.input_specs = inputs_by_name
 
     def run(self, feeds: Mapping[str, Array], tensors: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name, as ONNX Runtime's tensors, as `tensors` are. Raises PlanningError naming a tensor."""
@@ -240,10 +238,10 @@ class Graph:
         self._check(feeds, tensors)
         binding = self._session.io_binding()
         for name, array in feeds.items():
-            binding.bind_cpu_input(self._inputs[name], np.ascontiguousarray(array))
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
         for name, tensor in tensors.items():
-            binding.bind_ortvalue_input(self._inputs[name], tensor)
-        for name in self._outputs.values():
+            binding.bind_ortvalue_input(name, tensor)
+        for name in self._outputs:
             if name.startswith(("keys_", "values_")):
                 binding.bind_output(name, self._device, self._device_id)
             else:

@@ -32,7 +32,7 @@ from . import contacts, drivable, prediction
 from .contacts import BEHIND_RAD, FAULT_RULE, SAMPLES, STOPPED_MPS, AgentTracks
 from .frenet import FrenetFrame
 from .limits import RouteLimits
-from .scorer import Scene
+from .scorer import CLEARANCE_MAX_M, Scene
 from .simulate import DT_S, HEADING, STATE_SIZE, STEPS, VX, X, Y
 
 OUTLINE = np.array([(along / 6, side / 2) for side in (-1, 1) for along in (-3, -1, 1, 3)])  # of length and width
@@ -46,10 +46,13 @@ NEAR_WAYPOINT = np.array([0, 8, 13, 18, 23, 28, 33, 38])  # first instant that i
 NEVER = STEPS + 1  # first unsafe step of a safe plan
 STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured along it if there is no route
 MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
+MAX_DECELERATION_MPS2 = 9.0  # a plan that brakes harder is beyond the grip of tyres on a dry road
+MAX_CURVATURE_PER_M = 0.35  # of a plan: tighter than any car turns, with room for the noise of a 2 Hz plan
 BACKWARDS_MPS = 0.1  # beyond noise: a controller would shift into reverse
 SAME_GAP_M = 0.02  # smaller changes of a gap are ignored: a replanned stop moves by as much ..
 LEAST_GAP_M = 0.15  # .. but none of a gap below this: planned ten times a second, they would add up to a contact
-STOP_GAP_CHOICES = 5  # shares of `repair.stop_gap_m` that are tried where less than it is free ahead
+AGENT_GAP_M = 1.0  # plans of search and repair stop before an agent with this gap; with less where less is free
+AGENT_GAP_CHOICES = 5  # shares of AGENT_GAP_M that are tried where less than it is free ahead
 TOUCH_M = 1e-6  # a box that touches the vehicle now would not be checked at all
 
 
@@ -139,12 +142,12 @@ class SafetyContext:
 
     @cached_property
     def stopping_vehicle(self) -> VehicleConfig:
-        """The vehicle, longer in front by `repair.stop_gap_m`, or by as much as fits between it and what is ahead now.
+        """The vehicle, longer in front by AGENT_GAP_M, or by as much as fits between it and what is ahead now.
 
         Search and repair drive it among the agents: their plans stop before one with this gap.
         """
-        vehicle, margin_m = self.config.vehicle, self.config.repair.stop_gap_m
-        if self.forecast is None or margin_m <= 0.0 or len(self.forecast.poses) == 0:
+        vehicle, margin_m = self.config.vehicle, AGENT_GAP_M
+        if self.forecast is None or len(self.forecast.poses) == 0:
             return vehicle
         longer, centres, sizes = longer_vehicles(vehicle, margin_m)
         now = self.forecast.poses[:, 0]
@@ -181,7 +184,7 @@ class SafetyContext:
 @lru_cache(maxsize=8)
 def longer_vehicles(vehicle: VehicleConfig, margin_m: float) -> tuple[list[VehicleConfig], Array, Array]:
     """The vehicle longer in front by shares of `margin_m`, from all to none; centre poses (C, 3) and sizes (C, 2)."""
-    longer = [longer_in_front(vehicle, share * margin_m) for share in np.linspace(1.0, 0.0, STOP_GAP_CHOICES)]
+    longer = [longer_in_front(vehicle, share * margin_m) for share in np.linspace(1.0, 0.0, AGENT_GAP_CHOICES)]
     centres = np.array([[each.rear_axle_to_center_m, 0.0, 0.0] for each in longer])
     return longer, centres, np.array([[each.length_m, each.width_m] for each in longer])
 
@@ -312,7 +315,7 @@ def safety_check(plan: Plan, safety_context: SafetyContext, repairs: int = 0) ->
     samples = np.arange(1, steps + 1)
     gap = None
     if safety_context.others is not None:
-        size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), safety_context.config.scoring.clearance_max_m
+        size, at_most_m = np.array([vehicle.length_m, vehicle.width_m]), CLEARANCE_MAX_M
         gap = float(
             contacts.clearances(centers[:, samples], size, safety_context.scene.agents, samples, at_most_m).min()
         )
@@ -422,7 +425,7 @@ def vehicle_demands(
         ("drives backwards at", backwards, BACKWARDS_MPS, "m/s"),
         ("is as fast as", speed, guard.max_speed_mps, "m/s"),
         ("speeds up at", acceleration, guard.max_acceleration_mps2, "m/s^2"),
-        ("brakes at", deceleration, guard.max_deceleration_mps2, "m/s^2"),
+        ("brakes at", deceleration, MAX_DECELERATION_MPS2, "m/s^2"),
         ("turns with a lateral acceleration of", lateral, guard.max_lateral_acceleration_mps2, "m/s^2"),
-        ("turns with a curvature of", curvature, guard.max_curvature_per_m, "1/m"),
+        ("turns with a curvature of", curvature, MAX_CURVATURE_PER_M, "1/m"),
     )

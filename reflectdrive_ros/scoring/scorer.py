@@ -62,6 +62,10 @@ WAYPOINT_TIMES_S = HORIZON_S / WAYPOINTS * np.arange(1, WAYPOINTS + 1)
 SUB_SCORES = ("nc", "dac", "ttc", "comfort", "ep")  # of PDMS, by their names in a ScoreCard
 CANDIDATE_LENGTHS = (WAYPOINTS, STEPS)
 FAR = 1e6  # m, m/s, ..: no plan and no car exceeds this; the arithmetic stays finite
+# weights of the driving score, NAVSIM's: with others it could not be compared with published scores
+PROGRESS_WEIGHT, TTC_WEIGHT, COMFORT_WEIGHT = 5.0, 5.0, 2.0
+LANE_KEEPING_WEIGHT, EXTENDED_COMFORT_WEIGHT = 2.0, 2.0  # of EPDMS; the second only with a previous plan
+CLEARANCE_MAX_M = 5.0  # larger gaps to other boxes are reported as this
 BATCH = 256  # candidates scored at once; the arrays of more fall out of the cache
 
 
@@ -298,24 +302,24 @@ def judge_among_agents(
         multiplier=multiplier,
         score=multiplier,
         progress_m=driven.progress_m,
-        clearance_m=_clearances(center, size, agents, config.clearance_max_m),
+        clearance_m=_clearances(center, size, agents, CLEARANCE_MAX_M),
         waypoint_safety=_around_waypoints(nc_by_step * dac_by_step),
         states=states,
     )
     return replace(card, score=total(card, config))
 
 
-def total(card: ScoreCard, config: ScoringConfig) -> Array:
+def total(card: ScoreCard, config: ScoringConfig, *, with_comfort: bool = True) -> Array:
     """(N,) multipliers times the weighted mean of the others (section 13)."""
-    earned, weight = _weighted_sum(config, card.ep, card.ttc, card.comfort, card.lk, card.ec)
-    return card.multiplier if weight == 0 else np.asarray(card.multiplier * earned / weight)
+    earned, weight = _weighted_sum(config, card.ep, card.ttc, card.comfort, card.lk, card.ec, with_comfort)
+    return np.asarray(card.multiplier * earned / weight)
 
 
 def weighted_mean(scene: Scene, driven: DrivenStates, ep: Array, config: ScoringConfig) -> Array:
     """(N,) the weighted mean alone, with progress `ep` (N,) and without extended comfort."""
     ttc = _time_to_collision(scene, driven, config.form == "epdms", False)
     earned, weight = _weighted_sum(config, ep, ttc, driven.comfort, driven.lk, None)
-    return np.ones(len(ep)) if weight == 0 else np.asarray(earned / weight)
+    return np.asarray(earned / weight)
 
 
 def _time_to_collision(scene: Scene, driven: DrivenStates, second: bool, official: bool) -> Array:
@@ -326,13 +330,19 @@ def _time_to_collision(scene: Scene, driven: DrivenStates, second: bool, officia
 
 
 def _weighted_sum(
-    config: ScoringConfig, ep: Array, ttc: Array, comfort: Array, lk: Array, ec: Array | None
+    config: ScoringConfig,
+    ep: Array,
+    ttc: Array,
+    comfort: Array,
+    lk: Array,
+    ec: Array | None,
+    with_comfort: bool = True,
 ) -> tuple[Array, float]:
-    parts = [(config.progress_weight, ep), (config.ttc_weight, ttc), (config.comfort_weight, comfort)]
+    parts = [(PROGRESS_WEIGHT, ep), (TTC_WEIGHT, ttc), (COMFORT_WEIGHT if with_comfort else 0.0, comfort)]
     if config.form == "epdms":
-        parts.append((config.lane_keeping_weight, lk))
+        parts.append((LANE_KEEPING_WEIGHT, lk))
         if ec is not None:
-            parts.append((config.extended_comfort_weight, ec))
+            parts.append((EXTENDED_COMFORT_WEIGHT, ec))
     return np.asarray(sum(share * values for share, values in parts)), sum(share for share, _ in parts)
 
 

@@ -32,6 +32,8 @@ from .settings import DataConfig
 Made = TypeVar("Made")
 CAMERAS = 3  # of an instant
 PADDING = WORDS.index(PAD)
+COLOR_JITTER = 0.25  # range of brightness, contrast and tint variation
+ROUTE_NOISE_M, ROUTE_YAW_NOISE_RAD = 0.15, 0.005  # standard deviations of the lateral offset and turn of routes
 PREFETCHED_BATCHES = 4  # batches in the making
 RESCORED_GOALS = 6  # goals of a scene with a goal value: the most probable, and others sampled by probability
 BLUR_PX, NOISE_LEVELS = 0.8, 6.0  # largest standard deviations of blur and noise at the network's resolution
@@ -49,6 +51,7 @@ class Source:
     goal_scores: GoalScores | None = None  # of the same scenes
     prompts: PromptCache | None = None  # likewise; instead of images, with an augmentation of its own
     targets: Array | None = None  # (N, 8, 3) poses in the augmented scenes of `prompts`; None: the expert's
+    color_jitter: bool = True
 
     def rows(self, step: int) -> Array:
         """(batch,) scenes of a step. One set: every scene once per epoch, in a new order each epoch. Several sets:
@@ -63,7 +66,7 @@ class Source:
         mirror = rng.random(len(rows)) < config.flip_prob
         if self.prompts is not None:
             mirror = self.prompts.mirrored[rows]
-        tables = color_tables(len(rows), config.color_jitter, rng)
+        tables = color_tables(len(rows), COLOR_JITTER * self.color_jitter, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
         if self.targets is None:
             targets = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
@@ -133,8 +136,8 @@ class Source:
         """
         config = self.config
         routes = self.scenes.route[rows].astype(float)
-        lateral_m = rng.normal(0.0, config.route_noise_m, len(rows))
-        yaw_rad = rng.normal(0.0, config.route_yaw_noise_rad, len(rows))
+        lateral_m = rng.normal(0.0, ROUTE_NOISE_M, len(rows))
+        yaw_rad = rng.normal(0.0, ROUTE_YAW_NOISE_RAD, len(rows))
         routes[..., 1] = routes[..., 1] * side + lateral_m[:, None] + yaw_rad[:, None] * routes[..., 0]
         with_route = rng.random(len(rows)) >= config.route_dropout
         routes[~with_route] = np.nan

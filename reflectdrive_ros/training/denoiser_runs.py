@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..core.config import ConfigError, ScoringConfig
+from ..core.config import ConfigError
 from ..core.vector_spec import VectorSpec
 from ..data import shards
 from ..infra.files import lock_folder
@@ -80,9 +80,7 @@ def train(
         runs.check_same_scenes(sources.out, scenes.key, sources.sets[0])
         columns = diffusion.columns_of(config)
         log = RunLog(sources.out, config.data.batch, columns, diffusion.summary, console, fabric.is_global_zero)
-        scored = (
-            ScorePool(PoseScorer(ScoringConfig()), sources.workers) if config.reward.weight > 0.0 else nullcontext()
-        )
+        scored = ScorePool(PoseScorer(), sources.workers) if config.reward.weight > 0.0 else nullcontext()
         with scored as pool, defer_signals() as request, log as report:
             done = diffusion.train(job, fabric, report, lambda: request.number is not None, pool=pool)
     return runs.finish(sources, fabric, request.number, done, console)

@@ -37,6 +37,9 @@ from .vector_data import VectorSet
 
 COLUMNS = (*diffusion_losses.METRICS, "norm")  # of the log
 PREFETCHED_BATCHES = 2  # batches in the making
+MAP_DROPOUT = 0.05  # share of scenes without lanes, as for a car that has no map
+PERTURB_PROB = 0.5  # share of recorded starts whose ego is displaced, its future refitted
+PLAN_PAIRS = 24  # of plans sampled around the predicted one per scene, for their rewards
 SAMPLER_STEPS = 10
 VALIDATION_BATCH = 100  # scenes
 
@@ -95,13 +98,13 @@ class DiffusionJob:
         rng = np.random.default_rng([seed, 2, step])
         indices = self.indices(step)
         arrays = self.scenes.arrays(indices)
-        displaced = self.scenes.recorded[indices] & (rng.random(len(indices)) < config.perturb_prob)
+        displaced = self.scenes.recorded[indices] & (rng.random(len(indices)) < PERTURB_PROB)
         if displaced.any():
             arrays = perturb_ego(arrays, displaced, rng, self.network.spec.future_dt_s)
         mirrored = rng.random(len(indices)) < config.flip_prob
         arrays = vector_data.mirror(arrays, mirrored)
         if self.network.spec.route_line_rows:  # else a scene without lanes has no route
-            arrays = vector_data.without_map(arrays, rng.random(len(indices)) < config.map_dropout, self.network.spec)
+            arrays = vector_data.without_map(arrays, rng.random(len(indices)) < MAP_DROPOUT, self.network.spec)
         if self.network.spec.ego_frenet:
             arrays = vector_data.with_frenet_futures(arrays, self.network.spec)
         return VectorBatch.of(arrays, indices, mirrored, config, rng, slice(rank, None, ranks))
@@ -119,8 +122,7 @@ class DiffusionJob:
 
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Stored as float32: positions are outputs, and bfloat16 has 8 bits."""
-        guided = ["guidance"] if self.config.data.condition_dropout > 0.0 else []
-        checkpoint.save(cast(DenoiserNet, net), path, {"capabilities": guided, **about}, torch.float32)
+        checkpoint.save(cast(DenoiserNet, net), path, {"capabilities": ["guidance"], **about}, torch.float32)
 
 
 def train(
@@ -175,7 +177,6 @@ def plan_update(
 ) -> tuple[PlanUpdate, Array]:
     """How the plans of an encoded batch should change, and the rewards (B, 6) of the plans; `present` (B, 1 + N, 4).
     It depends on the network, the seed and the number of the step only."""
-    config = job.config.reward
     rng = np.random.default_rng([job.config.seed, 3, number, rank])
     evaluations = int(rng.integers(SAMPLER_STEPS + 1))
     state = diffusion_rewards.sampler_state(net, context, present, evaluations, SAMPLER_STEPS)
@@ -188,7 +189,7 @@ def plan_update(
         batch.indices.cpu().numpy(),
         pool,
         rng,
-        config,
+        PLAN_PAIRS,
     )
     device = state.futures.device
     times = torch.full((len(state.futures), 1), state.time, device=device)

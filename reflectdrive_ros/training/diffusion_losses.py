@@ -22,6 +22,8 @@ from ..model.denoiser.net import POSE, Context, DenoiserNet, VectorTensors, with
 from ..planning.denoiser import END_TIME, alpha_sigma
 from .settings import DiffusionDataConfig, DiffusionLossConfig
 
+CONDITION_DROPOUT = 0.1  # share of scenes without any condition but the route: guidance and reflection need it
+TIME_POWER = 0.5  # times are uniform numbers to this power: more noise than the published 1
 MOTION = (4, 5, 6, 7, 9)  # columns of the ego's row: velocity, acceleration, yaw rate; its wheels stay turned
 METRICS = ("loss", "ego", "neighbours", "ego_error_m")  # means over a batch
 
@@ -61,9 +63,9 @@ class VectorBatch:
         samples = config.samples
         count, others, steps, _ = arrays["agent_futures"].shape
         sampled: dict[str, Any] = {
-            "dropped": rng.random(count) < config.condition_dropout,
+            "dropped": rng.random(count) < CONDITION_DROPOUT,
             "standing": rng.random(count) < config.standing_share,
-            "times": np.maximum(rng.random((count, samples)) ** config.time_power, END_TIME).astype(np.float32),
+            "times": np.maximum(rng.random((count, samples)) ** TIME_POWER, END_TIME).astype(np.float32),
             "noise": rng.standard_normal((count, samples, 1 + others, steps, POSE), np.float32),
         }
         whole: dict[str, Any] = {**arrays, **sampled, "indices": indices, "mirrored": mirrored}

@@ -29,14 +29,15 @@ from ..model.token.ops import GoalRules
 from . import plan_policy, train_state
 from .data import Source, shape_of
 from .losses import prompt_keys_values
-from .plan_changes import change_actions, offsets_of, sample_modes
+from .plan_changes import PlanModes, change_actions, offsets_of, sample_modes
 from .rewards import PlanScorer, RewardPool
-from .settings import PlanRewardConfig, RlConfig, RlTrainConfig
+from .settings import RlConfig, RlTrainConfig
 
 CHANGE_NAMES = ("pace", "delay", "offset", "bulge")
 FOLDS = 5  # of the cross-validation
 RIDGE = (1.0, 10.0, 1e2, 1e3, 1e4, 1e5)  # penalties
-CHANGES = PlanRewardConfig(plans=24, pace_m=0.7, delay_m=0.35, offset_m=0.2, bulge_m=0.15)
+PAIRS = 24  # of changed plans per scene
+CHANGES = PlanModes(pace_m=0.7, delay_m=0.35, offset_m=0.2, bulge_m=0.15)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr for a set or weights that cannot be used."""
     net = train_state.load_network(args.model).requires_grad_(False)
     scenes = build_cache(args.train, shape_of(net.config), args.workers, errors.print, lambda done, total: None)
-    with RewardPool(args.train, scenes, PlanScorer(net.config.layout, RlTrainConfig().reward), args.workers) as pool:
+    with RewardPool(args.train, scenes, PlanScorer(net.config.layout), args.workers) as pool:
         features, slopes = collect(net, scenes, pool, min(args.limit, len(scenes)), errors)
     spreads, shares = 100.0 * slopes.std(0), predicted_shares(features, slopes)
     rows = [
@@ -64,20 +65,20 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 def collect(net: TokenNet, scenes: CachedSet, pool: RewardPool, count: int, console: Console) -> tuple[Array, Array]:
     """Features (N, F) of the finished plans of N = `count` scenes, and slopes (N, 4) of their scores by change."""
     base, layout = RlTrainConfig(), net.config.layout
-    data = replace(base.data, masked_actions=1, perturbed_actions=0, flip_prob=0.0, color_jitter=0.0, route_dropout=0.0)
-    source, parts = Source(scenes, data, layout, seed=0), []
+    data = replace(base.data, masked_actions=1, perturbed_actions=0, flip_prob=0.0, route_dropout=0.0)
+    source, parts = Source(scenes, data, layout, seed=0, color_jitter=False), []
     for step in track_progress(range(-(-count // data.batch)), "scenes, in batches", console):
         batch = source.batch(step)
         plans = plan_policy.decode_greedily(net, batch, GoalRules(), RlConfig(goals=6)).plans
-        modes = sample_modes(len(plans), np.random.default_rng([0, step]), CHANGES)  # (B, K, 4)
+        modes = sample_modes(len(plans), PAIRS, np.random.default_rng([0, step]))  # (B, K, 4)
         offsets = offsets_of(modes, layout.points, CHANGES)
         up, down = (change_actions(plans[:, 0].numpy(), each, layout) for each in (offsets, offsets.opposite))
         scores = pool.score(*batch.scenes, np.concatenate([up, down], axis=1))[..., 0]
-        gains = 0.5 * (scores[:, : CHANGES.plans] - scores[:, CHANGES.plans :])  # (B, K)
+        gains = 0.5 * (scores[:, :PAIRS] - scores[:, PAIRS:])  # (B, K)
         hidden = net.hidden(plans[:, :1], prompt_keys_values(net, batch, True))[:, 0]
         half = hidden.shape[1] // 2
         features = torch.cat([hidden[:, :half].mean(1), hidden[:, half:].mean(1), hidden[:, -2], hidden[:, -1]], 1)
-        parts.append((features.numpy(), np.einsum("nk,nkm->nm", gains, modes) / CHANGES.plans))
+        parts.append((features.numpy(), np.einsum("nk,nkm->nm", gains, modes) / PAIRS))
     features_of_all, slopes = (np.concatenate(each)[:count] for each in zip(*parts, strict=True))
     return features_of_all, slopes
 

@@ -38,7 +38,6 @@ from .self_drafts import ROUNDS
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own
 BATCH_SCENES = 10  # scenes
-FORMER_ARRAYS = {"parts": "sub_scores"}  # names in files that an earlier version wrote
 SceneInputs = tuple[DrivingScene, ModelInputs]
 
 
@@ -77,7 +76,7 @@ def score_set(
     parts_by_name: dict[str, list[Array]] = {}
     for note in notes:
         for name, values in cache.read_stored(_file(folder, shape, note, weights)).items():
-            parts_by_name.setdefault(FORMER_ARRAYS.get(name, name), []).append(values)
+            parts_by_name.setdefault(name, []).append(values)
     return GoalScores(**{name: np.concatenate(each) for name, each in parts_by_name.items()})
 
 

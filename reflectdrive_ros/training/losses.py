@@ -41,6 +41,7 @@ from .settings import LossConfig
 Answer = TypeVar("Answer")
 SERIES_TERMS = 8  # powers of p q that are summed for every cell
 EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are computed exactly
+FIELD_MARGIN_M = 1.1  # required distance inside the road: half a car's width
 STEP_M = 0.1  # of stored distances
 ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and the FFNs of action tokens
     *("slot", "norm.", "heading_", "x_head", "y_head"),
@@ -257,9 +258,7 @@ class Losses(nn.Module):
             return logits.new_zeros(())
         layout = self.net.config.layout
         (x_low, x_high), (y_low, y_high) = layout.id_ranges[:2]
-        cost = (STEP_M * distances[:, self.x_cells][:, :, self.y_cells].float() + self.weights.field_margin_m).clamp(
-            min=0.0
-        )
+        cost = (STEP_M * distances[:, self.x_cells][:, :, self.y_cells].float() + FIELD_MARGIN_M).clamp(min=0.0)
         points = torch.unflatten(logits, -2, (-1, len(layout.axes))).flatten(1, 2)  # (B, R * P, A, bins)
         x, y = points[:, :, 0, x_low : x_high + 1], points[:, :, 1, y_low : y_high + 1]
         return field_loss(x, y, cost) / logits.shape[1]

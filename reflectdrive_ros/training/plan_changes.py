@@ -13,7 +13,6 @@ import numpy as np
 
 from ..core.domain import Array
 from ..core.tokens import TokenLayout, poses_from_points
-from .settings import PlanRewardConfig
 
 MIN_STEP_M = 1e-3  # shorter steps have no direction
 FULL_OFFSET_M = 8.0  # plans that drive less far have smaller lateral offsets: a standing car has none
@@ -35,22 +34,31 @@ class Offsets(NamedTuple):
         return Offsets(*(each - u * each[..., index, None] for each in self))
 
 
-def sample_offsets(count: int, steps: int, rng: np.random.Generator, config: PlanRewardConfig) -> Offsets:
-    """K = `config.plans` Gaussian changes of `count` plans of `steps` instants."""
-    return offsets_of(sample_modes(count, rng, config), steps, config)
+class PlanModes(NamedTuple):
+    """Standard deviations of the smooth changes, m."""
+
+    pace_m: float  # of the distance driven at the end
+    delay_m: float  # of a delay that is made up for by the end
+    offset_m: float  # of the lateral offset at the end
+    bulge_m: float  # of a lateral offset halfway
 
 
-def sample_modes(count: int, rng: np.random.Generator, config: PlanRewardConfig) -> Array:
-    """(count, K, 4) standard normal numbers: of pace, delay, offset and bulge."""
-    return rng.standard_normal((count, config.plans, 4))
+def sample_offsets(count: int, pairs: int, steps: int, rng: np.random.Generator, modes: PlanModes) -> Offsets:
+    """K = `pairs` Gaussian changes of `count` plans of `steps` instants."""
+    return offsets_of(sample_modes(count, pairs, rng), steps, modes)
 
 
-def offsets_of(modes: Array, steps: int, config: PlanRewardConfig) -> Offsets:
+def sample_modes(count: int, pairs: int, rng: np.random.Generator) -> Array:
+    """(count, pairs, 4) standard normal numbers: of pace, delay, offset and bulge."""
+    return rng.standard_normal((count, pairs, 4))
+
+
+def offsets_of(samples: Array, steps: int, modes: PlanModes) -> Offsets:
     """The changes of numbers (B, K, 4), in standard deviations, at `steps` instants."""
     u = np.arange(1, steps + 1) / steps
-    along = np.stack([config.pace_m * u**2, config.delay_m * 6.75 * u**2 * (1.0 - u)])
-    lateral = np.stack([config.offset_m * u**2 * (3.0 - 2.0 * u), config.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
-    return Offsets(modes[..., :2] @ along, modes[..., 2:] @ lateral)
+    along = np.stack([modes.pace_m * u**2, modes.delay_m * 6.75 * u**2 * (1.0 - u)])
+    lateral = np.stack([modes.offset_m * u**2 * (3.0 - 2.0 * u), modes.bulge_m * 16.0 * u**2 * (1.0 - u) ** 2])
+    return Offsets(samples[..., :2] @ along, samples[..., 2:] @ lateral)
 
 
 def change_actions(actions: Array, offsets: Offsets, layout: TokenLayout) -> Array:

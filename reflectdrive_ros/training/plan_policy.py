@@ -35,11 +35,12 @@ from ..model.token import ops, rollout
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from .losses import Batch, Losses, plan_value_loss, prompt_keys_values
-from .plan_changes import change_actions, sample_offsets
+from .plan_changes import PlanModes, change_actions, sample_offsets
 from .rl_losses import credited_rounds
 from .rollouts import draft_rounds_of, rounds_of
 from .settings import LossConfig, PlanRewardConfig, RlConfig
 
+RL_MODES = PlanModes(pace_m=1.0, delay_m=0.5, offset_m=0.3, bulge_m=0.2)
 LEAST_LOG_PROB = -30.0  # a translated bin that the layout does not reach has no more loss than this
 STEP_M, STEP_RAD = 0.3, 0.01  # unit of the moves of distributions: a bin of coarse tokens, several of fine ones
 METRICS = ("policy", "shift", "decision", "plan_value", "kl", "anchor", "entropy")
@@ -96,15 +97,15 @@ class ChangedPlans(NamedTuple):
 
 
 def change_plans(
-    center: Array, layout: TokenLayout, rng: np.random.Generator, config: PlanRewardConfig
+    center: Array, layout: TokenLayout, rng: np.random.Generator, pairs: int, modes: PlanModes = RL_MODES
 ) -> ChangedPlans:
     """Pairs around plans with ids (B, T). Where edits keep the goal only detours to it are sampled."""
-    offsets = sample_offsets(len(center), layout.points, rng, config)
+    offsets = sample_offsets(len(center), pairs, layout.points, rng, modes)
     goal_kept = bool(layout.goal) and not layout.edit_goal
     if goal_kept:
         offsets = offsets.vanishing_at(layout.goal[0] // len(layout.axes))
-    pairs = [change_actions(center, each, layout) for each in (offsets, offsets.opposite)]
-    changed = np.concatenate(pairs, axis=1)
+    changes = [change_actions(center, each, layout) for each in (offsets, offsets.opposite)]
+    changed = np.concatenate(changes, axis=1)
     if goal_kept:
         changed[..., list(layout.goal)] = center[:, None, list(layout.goal)]
     return ChangedPlans(center, changed)

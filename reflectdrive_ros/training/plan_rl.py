@@ -95,7 +95,7 @@ class _Steps:
         states = greedy.states[:, :, 0].cpu().numpy()
         centers = {"drafts": states[:, drafts], "edits": states[:, -1]}
         stages = tuple(centers) if config.credit == "rollout" else (config.credit,)
-        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans) for name in stages}
+        return {name: plan_policy.change_plans(centers[name], layout, rng, self.config.plans.plans) for name in stages}
 
     def _score(
         self, batch: Batch, greedy: GreedyPlans, changed: dict[str, ChangedPlans], layout: TokenLayout

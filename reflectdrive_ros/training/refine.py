@@ -37,12 +37,15 @@ from . import trainer
 from .draft_cache import EXPERT_PARAMETERS, DraftCache
 from .losses import Batch, plan_value_loss, prompt_keys_values
 from .rewards import RewardPool
-from .rl_losses import clipped_gain
+from .rl_losses import RATIO_CLIP, clipped_gain
 from .settings import RefineConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
+DRAFT_ROUNDS, DRAFT_TEMPERATURE = 4, 1.0  # decoding rounds of a draft, as the car's; sampling of all but the first
+TEMPERATURE = 0.7  # sampling temperature of corrections
+UPDATES = 1  # optimizer steps per batch of drafts
 METRICS = ("supervised", "offline", "keep", "online", "plan_value", "token_accuracy", "entropy")
 PANEL = ("reward_draft", "reward_refined", "reward_drafts", "reward_samples", "best", "changed")
 COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
@@ -82,7 +85,7 @@ class RefineLosses(nn.Module):
         logits = ops.reachable_bins(net.refine(drafts.plans, keys_values), layout).float()
         target = batch.clean[:, None] - first_ids
         targets, plans = target.expand(-1, logits.shape[1], -1), drafts.plans - first_ids
-        log_p = (logits / config.temperature).log_softmax(-1)
+        log_p = (logits / TEMPERATURE).log_softmax(-1)
         zero = logits.new_zeros(())
         losses = {
             "supervised": F.cross_entropy(logits.flatten(0, 2), targets.flatten()),
@@ -100,7 +103,7 @@ class RefineLosses(nn.Module):
             log_probs = log_p.gather(-1, samples).transpose(2, 3)  # (B, G, K, T)
             old = log_probs.detach() if drafts.old is None else drafts.old
             advantage = drafts.sample_reward - drafts.reward[..., None]
-            losses["online"] = online_loss(log_probs, old, advantage, config.clip)
+            losses["online"] = online_loss(log_probs, old, advantage)
         if config.plan_value:
             scored = [(drafts.plans, drafts.reward), (drafts.refined, drafts.refined_reward)]
             labelled = [(ids, reward) for ids, reward in scored if ids is not None and reward is not None]
@@ -133,10 +136,10 @@ def offline_loss(log_p: Tensor, reward: Tensor, better: Tensor, better_reward: T
     return -(gain * of_pairs).mean()
 
 
-def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor, clip: float) -> Tensor:
+def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor) -> Tensor:
     """Clipped policy gradient of corrections: log-probabilities (B, G, K, T) now and when they were sampled, advantages
     (B, G, K)."""
-    return -clipped_gain((log_probs - old).exp(), advantage[..., None], clip).mean()
+    return -clipped_gain((log_probs - old).exp(), advantage[..., None], RATIO_CLIP).mean()
 
 
 @torch.no_grad()
@@ -154,7 +157,7 @@ def sample_drafts(
         keys_values = net.encode(prompt)
     first = rollout.prefill_sequences_cached(net, keys_values, route, GoalRules()).actions[:, :1]
     schedule = rollout.default_decoding(layout).schedule
-    rounds = decoding_rounds(len(layout.free), config.draft_rounds, 0, schedule)
+    rounds = decoding_rounds(len(layout.free), DRAFT_ROUNDS, 0, schedule)
 
     def logits(actions: Tensor) -> Tensor:
         return net.decode(actions, keys_values)
@@ -162,7 +165,7 @@ def sample_drafts(
     plans = [rollout.rollout(logits, first, layout, rounds, EditRules())[-1].actions]
     if config.drafts > 1:
         several = first.expand(-1, config.drafts - 1, -1)
-        sampling = Sampling(config.draft_temperature, generator)
+        sampling = Sampling(DRAFT_TEMPERATURE, generator)
         plans.append(rollout.rollout(logits, several, layout, rounds, EditRules(), sampling)[-1].actions)
     return Drafts(prompt, keys_values, torch.cat(plans, 1))
 
@@ -175,7 +178,7 @@ def correct(net: TokenNet, drafts: Drafts, config: RefineConfig, generator: torc
     drafts.refined, _ = ops.replace_all(logits, layout)
     if config.online:
         share = torch.rand((config.samples, *plans.shape), generator=generator).to(plans.device)
-        drafts.samples = torch.stack([ops.draw(logits, layout, config.temperature, each) for each in share], 2)
+        drafts.samples = torch.stack([ops.draw(logits, layout, TEMPERATURE, each) for each in share], 2)
 
 
 def train(
@@ -227,7 +230,7 @@ class _Steps:
         if self.rewards is not None and drafts.refined is not None:
             self._score(self.rewards, batch, drafts, drafts.refined)
         rows = []
-        for update in range(config.updates):
+        for update in range(UPDATES):
             losses = loop.model(batch, drafts)
             if update == 0 and drafts.samples is not None:
                 drafts.old = losses["log_probs"]

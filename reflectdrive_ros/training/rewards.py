@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..core import kinematics
-from ..core.config import Config, ScoringConfig
-from ..core.domain import Array
+from ..core.config import Config
+from ..core.domain import PLAN_DT_S, Array
 from ..core.tokens import TokenLayout
 from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
@@ -59,10 +59,8 @@ class Scorer(Protocol):
 class PoseScorer:
     """Scores plans of poses (M, 8, 3) at 0.5 .. 4 s, ego frame, in recorded scenes."""
 
-    scoring: ScoringConfig
-
     def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
-        card = score(scene.scored(), plans, config=self.scoring)
+        card = score(scene.scored(), plans)
         return np.stack([getattr(card, name) for name in COLUMNS], axis=-1).astype(np.float32)
 
 
@@ -71,10 +69,9 @@ class PlanScorer:
     """Scores token plans in recorded scenes."""
 
     layout: TokenLayout
-    scoring: ScoringConfig
 
     def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
-        return PoseScorer(self.scoring)(scene, self.sent_poses(scene, plans, with_route), with_route)
+        return PoseScorer()(scene, self.sent_poses(scene, plans, with_route), with_route)
 
     def sent_poses(self, scene: DrivingScene, actions: Array, with_route: bool) -> Array:
         """(M, 8, 3) poses at 0.5 .. 4 s, ego frame, of the trajectories that a car sends for plans (M, T)."""
@@ -87,7 +84,7 @@ class PlanScorer:
         points = postprocess(waypoints[..., :2], scene.ego, self.layout.waypoint_noise_m, safety_context.road)
         points = relax_profiles(points, safety_context)
         headings = token_headings(waypoints, points, self.layout)
-        sent = trajectories(points, scene.ego.speed_mps, config.output.dt_s, safety_context.road, headings)
+        sent = trajectories(points, scene.ego.speed_mps, PLAN_DT_S, safety_context.road, headings)
         return np.stack([kinematics.resample(each, WAYPOINT_TIMES_S) for each in sent])
 
 

@@ -1,6 +1,6 @@
 """Reinforcement learning over decision, draft and edit: rollouts, rewards, updates.
 
-One step samples rollouts of a batch of scenes (`rollouts`), scores their plans (`rewards`), and makes `rl.updates`
+One step samples rollouts of a batch of scenes (`rollouts`), scores their plans (`rewards`), and makes UPDATES
 steps of the optimizer on the policy loss (`rl_losses`). The rollouts are sampled by the network in training, not by
 its average.
 """
@@ -29,6 +29,8 @@ from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer, TrainingError
 
+UPDATES = 1  # optimizer steps per batch of rollouts: more reuse plans of a policy that has changed
+ENTROPY_MIN, KL_MAX = 0.02, 5.0  # nats, means per written token, beyond which the policy has collapsed
 PANEL = (*(f"reward_{name}" for name in REWARDS), "greedy", "decided", "best", "equal_share", "edits_per_plan")
 COLUMNS = ("loss", *rl_losses.METRICS, *PANEL, "norm")  # of the log
 
@@ -45,7 +47,7 @@ def train(
     """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with. `sample`
     is `rollouts.sample`, or a RolloutPool instead.
 
-    Raises TrainingError also when the policy collapses: `rl.abort_entropy`, `rl.abort_kl`.
+    Raises TrainingError also when the policy collapses: ENTROPY_MIN, KL_MAX.
     """
     config = job.config
     assert isinstance(config, RlTrainConfig)
@@ -81,7 +83,7 @@ class _Steps:
         policy.reference = self._reference_log_probs(batch, policy)
         saved = {"states": sampled_rollouts.states, "scores": scores}
         rows = []
-        for update in range(config.updates):
+        for update in range(UPDATES):
             losses = loop.model(batch, policy)
             if update == 0:
                 policy.old, policy.old_goals = losses["log_probs"], losses["goal_log_probs"]
@@ -143,13 +145,12 @@ class _Steps:
         )
 
     def _check_collapse(self, losses: dict[str, Tensor], batch: Batch, step: int, saved: dict[str, Tensor]) -> None:
-        config = self.config.rl
         entropy, kl = self.loop.mean_of_processes(torch.stack([losses["entropy"], losses["kl"]])).tolist()
-        if entropy >= config.abort_entropy and kl <= config.abort_kl:
+        if entropy >= ENTROPY_MIN and kl <= KL_MAX:
             return
         path = self.loop.save_batch(batch, step, saved)
         raise TrainingError(
-            f"step {step}: the policy collapses (entropy {entropy:.3f} nats, at least {config.abort_entropy} expected; "
-            f"KL {kl:.2f}, at most {config.abort_kl}); its batch is in {path}: go on from the last state with a lower "
+            f"step {step}: the policy collapses (entropy {entropy:.3f} nats, at least {ENTROPY_MIN} expected; "
+            f"KL {kl:.2f}, at most {KL_MAX}); its batch is in {path}: go on from the last state with a lower "
             "optimizer.learning_rate or a higher rl.kl"
         )

@@ -35,6 +35,7 @@ from .losses import Batch, Losses, plan_value_loss
 from .rollouts import Rollouts, draft_rounds_of, written
 from .settings import LossConfig, RlConfig
 
+RATIO_CLIP = 0.2  # the ratio of probabilities is clipped to 1 - this .. 1 + this, as in PPO
 SAME_REWARD = 1e-6  # rewards that differ by less are equal
 METRICS = ("policy", "decision", "plan_value", "kl", "anchor", "entropy", "clipped")
 
@@ -59,12 +60,12 @@ class PolicyBatch:
     reference: Tensor | None = None  # (B, S, M, T) of the initial network
 
 
-def advantages(reward: Tensor, goals: int, baseline: str) -> Tensor:
-    """(B, M) rewards less their mean: over the rollouts of the same goal, or of the scene.
+def advantages(reward: Tensor, goals: int) -> Tensor:
+    """(B, M) rewards less their mean over the rollouts of the same goal.
 
     No division by the standard deviation. A group whose rewards are equal has advantage 0.
     """
-    groups = torch.unflatten(reward, 1, (goals, -1)) if baseline == "goal" else reward[:, None]
+    groups = torch.unflatten(reward, 1, (goals, -1))
     spread = groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)
     return torch.where(spread > SAME_REWARD, groups - groups.mean(-1, keepdim=True), 0.0).flatten(1)
 
@@ -88,7 +89,7 @@ def make_policy_batch(
     are trained, at most all.
     """
     goals, sampled = rollouts.goals.shape[1], reward.shape[1]
-    advantage = advantages(reward, goals, config.baseline)
+    advantage = advantages(reward, goals)
     selected = ops.top_indices(advantage.abs(), min(config.kept, sampled))  # (B, M)
     states = rollouts.states.gather(
         2, selected[:, None, :, None].expand(-1, rollouts.states.shape[1], -1, layout.length)
@@ -140,12 +141,12 @@ class RlLosses(Losses):
         old_goals = goal_log_probs.detach() if policy.old_goals is None else policy.old_goals
 
         ratio = (log_probs - old).exp()
-        gain = clipped_gain(ratio, policy.advantage[:, None, :, None], config.clip)
+        gain = clipped_gain(ratio, policy.advantage[:, None, :, None], RATIO_CLIP)
         losses = {"policy": -(gain * policy.credited).sum() / (len(gain) * policy.sampled)}
 
         weight = old_goals.exp() * policy.valid
         goal_advantage = policy.goal_reward - (weight * policy.goal_reward).sum(-1, keepdim=True)
-        goal_gain = clipped_gain((goal_log_probs - old_goals).exp(), goal_advantage, config.clip)
+        goal_gain = clipped_gain((goal_log_probs - old_goals).exp(), goal_advantage, RATIO_CLIP)
         losses["decision"] = -(weight * goal_gain).sum(-1).mean()
 
         losses["plan_value"] = log_probs.new_zeros(())
@@ -166,7 +167,7 @@ class RlLosses(Losses):
             + config.anchor * losses["anchor"]
         )
         losses["entropy"] = -(old * policy.credited).sum() / credited
-        outside = ((ratio - 1.0).abs() > config.clip) & policy.credited
+        outside = ((ratio - 1.0).abs() > RATIO_CLIP) & policy.credited
         losses["clipped"] = outside.sum() / credited
         return {
             "loss": total,

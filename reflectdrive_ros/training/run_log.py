@@ -18,7 +18,6 @@ from .train_state import StateError
 
 LOG = "log.csv"
 LOG_BYTES = 64 * MEGABYTE
-FORMER_COLUMNS = {"worth": "goal_score", "odds": "goal_value", "seen": "aux_perception"}
 
 
 class RunLog:
@@ -136,7 +135,7 @@ def complete_rows(path: Path, columns: Sequence[str]) -> list[str] | None:
         return None
     except OSError as fault:
         raise StateError(f"{path} cannot be read: {fault.strerror}") from None
-    if tuple(FORMER_COLUMNS.get(name, name) for name in head.split(",")) != expected:
+    if tuple(head.split(",")) != expected:
         raise StateError(f"{path} is not a log of this training run: remove it, or give another --out")
     return [f"{line}\n" for line in lines if _is_row(line, len(expected))]
 

@@ -9,6 +9,8 @@ import math
 
 from .settings import OptimizerConfig, ScheduleConfig
 
+WARMUP_FRACTION = 0.03  # of each part
+FINAL_LR_FRACTION = 0.02  # of the learning rate, at the end of each part
 FIRST_STEPS = 50  # a warm-up by the clock is no shorter than this
 
 
@@ -30,8 +32,8 @@ def learning_rate(config: OptimizerConfig, at: float, step: int) -> float:
         (0.0, config.vision_pretrain_fraction) if vision_only(config, at) else (config.vision_pretrain_fraction, 1.0)
     )
     at = (at - start) / max(ended - start, 1e-9)
-    if at < config.warmup_fraction or config.warmup_fraction == 1.0:
-        return config.learning_rate * min((step + 1) / FIRST_STEPS, max(at, 1e-3) / config.warmup_fraction)
-    along = (at - config.warmup_fraction) / (1.0 - config.warmup_fraction)
-    falling = config.final_lr_fraction + (1.0 - config.final_lr_fraction) * 0.5 * (1.0 + math.cos(math.pi * along))
+    if at < WARMUP_FRACTION:
+        return config.learning_rate * min((step + 1) / FIRST_STEPS, max(at, 1e-3) / WARMUP_FRACTION)
+    along = (at - WARMUP_FRACTION) / (1.0 - WARMUP_FRACTION)
+    falling = FINAL_LR_FRACTION + (1.0 - FINAL_LR_FRACTION) * 0.5 * (1.0 + math.cos(math.pi * along))
     return config.learning_rate * min((step + 1) / FIRST_STEPS, 1.0) * falling

@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from ..core.config import ConfigError, ScoringConfig, override_from_file, setting
+from ..core.config import ConfigError, override_from_file, setting
 from ..features import images as features
-from ..infra.documents import DocumentError, read_yaml
-from ..infra.files import shown
 from ..model.denoiser import net as denoiser_net
 from ..model.denoiser.net import DenoiserNetConfig
 from ..model.token.net import TokenNetConfig, base_config, drivefine_small_config, small_config
@@ -48,21 +46,17 @@ class DataConfig:
     flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
     text_dropout: float = setting(0.1, "share of scenes without text; classifier-free guidance needs it", 0.0, 1.0)
     route_dropout: float = setting(0.1, "share of scenes without a route", 0.0, 1.0)
-    route_noise_m: float = setting(0.15, "standard deviation of the lateral offset of routes", 0.0, 5.0)
-    route_yaw_noise_rad: float = setting(0.005, "standard deviation of the rotation of routes", 0.0, 0.5)
     camera_dropout: float = setting(
         0.0, "share of scenes in which one or two cameras are black; the network can then drive without them", 0.0, 1.0
     )
     sensor_noise: float = setting(
         0.0, "share of scenes with blur and noise, as of a camera; for sets of recordings", 0.0, 1.0
     )
-    color_jitter: float = setting(0.25, "range of brightness, contrast and tint variation", 0.0, 1.0)
     prompt_cache: bool = setting(
         False, "encode each prompt once, with one augmentation per scene; only where no prompt is trained"
     )
     draft_fraction: float = setting(0.2, "share of scenes whose perturbed plans are self-drafts", 0.0, 1.0)
     draft_start: float = setting(0.3, "share of the schedule after which self-drafts begin", 0.0, 1.0)
-    draft_temperature: float = setting(1.0, "sampling temperature of self-drafts", 0.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,6 @@ class LossConfig:
     goal_score: float = setting(0.0, "of L_goal_score, goals by their plans' scores; needs --init-from", 0.0, 100.0)
     goal_value: float = setting(0.0, "of L_goal_value, the value of each goal; needs loss.goal_score", 0.0, 100.0)
     aux_perception: float = setting(1.0, "of L_aux, road and occupancy from image tokens; 0: none", 0.0, 100.0)
-    field_margin_m: float = setting(1.1, "required distance inside the road: half a car's width", -5.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -84,8 +77,6 @@ class OptimizerConfig:
     """AdamW, its schedule, and the averaging of weights."""
 
     learning_rate: float = setting(6e-4, "at the end of the warm-up", 1e-9, 1.0)
-    final_lr_fraction: float = setting(0.02, "of the learning rate, at the end", 0.0, 1.0)
-    warmup_fraction: float = setting(0.03, "of the schedule", 0.0, 1.0)
     vision_pretrain_fraction: float = setting(
         0.15, "share of the run in which the vision encoder alone is trained, by L_aux", 0.0, 0.99
     )
@@ -94,9 +85,6 @@ class OptimizerConfig:
         "all; decoder: all but the vision encoder; actions: only what no prompt token passes (FFNs of action tokens, "
         "heads, slots), at a third of the time, for another layout of a trained network",
     )
-    weight_decay: float = setting(0.05, "of matrices; vectors and tables of tokens have none", 0.0, 10.0)
-    beta2: float = setting(0.98, "of AdamW", 0.5, 0.99999)
-    gradient_clip: float = setting(1.0, "largest norm of a gradient", 1e-6, 1e6)
     ema_decay: float = setting(0.999, "decay of the exponential moving average of the weights", 0.0, 0.999999)
 
 
@@ -147,20 +135,14 @@ def check_choices(config: TrainConfig | DiffusionTrainConfig, *named: tuple[str,
 
 CREDITS = ("rollout", "drafts", "edits")
 ESTIMATORS = ("tokens", "plans")
-BASELINES = ("goal", "scene")
 
 
 @dataclass(frozen=True)
 class PlanRewardConfig:
-    """Rewards of pairs of plans around the predicted one, with the standard deviations of their smooth modes
-    (`plan_changes`)."""
+    """Rewards of pairs of plans around the predicted one (`plan_changes`)."""
 
     weight: float = setting(0.0, "weight of the loss by reward; 0: imitation only", 0.0, 1e4)
     plans: int = setting(24, "pairs of plans sampled around the predicted one per scene", 1, 256)
-    pace_m: float = setting(1.5, "of the distance driven at the end, m", 0.0, 100.0)
-    delay_m: float = setting(0.8, "of a delay that is made up for by the end, m", 0.0, 100.0)
-    offset_m: float = setting(0.25, "of the lateral offset at the end, m", 0.0, 10.0)
-    bulge_m: float = setting(0.2, "of a lateral offset halfway, m", 0.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -180,9 +162,6 @@ class RlConfig:
         "rollout",
         "which tokens get credit: rollout (drafts and edits), drafts, or edits (of drafts that are not sampled)",
     )
-    baseline: str = setting("goal", "mean reward that is subtracted for tokens: of the same goal, or of the scene")
-    updates: int = setting(1, "optimizer steps per batch of rollouts", 1, 64)
-    clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
     kl: float = setting(
         0.0, "weight of the KL divergence from the initial network (an estimate, k3, by sampled tokens)", 0.0, 100.0
     )
@@ -190,10 +169,6 @@ class RlConfig:
     decision: float = setting(2.0, "weight of the goal decision's loss", 0.0, 100.0)
     plan_value: float = setting(0.2, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
     edit_goal: bool = setting(False, "edits may replace the goal too; the paper keeps it")
-    abort_entropy: float = setting(
-        0.02, "the run ends when the mean entropy of written tokens, nats, is below", 0.0, 10.0
-    )
-    abort_kl: float = setting(5.0, "the run ends when the KL divergence per written token, nats, is above", 0.0, 1e6)
 
 
 @dataclass(frozen=True)
@@ -212,6 +187,7 @@ class TrainConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     checkpointing: CheckpointingConfig = field(default_factory=CheckpointingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    weight_decay: ClassVar[float] = 0.05  # of matrices; vectors and tables of tokens have none
 
     def __post_init__(self) -> None:
         check_choices(
@@ -264,32 +240,25 @@ class RlTrainConfig(TrainConfig):
     )
     loss: LossConfig = field(default_factory=lambda: LossConfig(aux_perception=0.0))
     optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(
-            learning_rate=5e-5, vision_pretrain_fraction=0.0, weight_decay=0.0, ema_decay=0.99
-        )
+        default_factory=lambda: OptimizerConfig(learning_rate=5e-5, vision_pretrain_fraction=0.0, ema_decay=0.99)
     )
+    weight_decay: ClassVar[float] = 0.0  # the network is trained already: few steps
     rl: RlConfig = field(default_factory=RlConfig)
-    plans: PlanRewardConfig = field(default_factory=lambda: PlanRewardConfig(weight=1.0, offset_m=0.4, bulge_m=0.3))
-    reward: ScoringConfig = field(default_factory=ScoringConfig)
+    plans: PlanRewardConfig = field(default_factory=lambda: PlanRewardConfig(weight=1.0))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choices(
             self,
             ("rl.credit", self.rl.credit, CREDITS),
-            ("rl.baseline", self.rl.baseline, BASELINES),
             ("rl.estimator", self.rl.estimator, ESTIMATORS),
         )
-        if not self.by_plans and self.rl.drafts < 2 and (self.rl.baseline == "goal" or self.rl.goals < 2):
+        if not self.by_plans and self.rl.drafts < 2:
             raise ConfigError(
                 f"rl.drafts is {self.rl.drafts}: a group of one rollout has no advantage, set it to 2 or more"
             )
         if not self.by_plans and self.rl.temperature == 0.0:
             raise ConfigError("rl.temperature is 0: all rollouts of a goal would be equal, set it above 0")
-        if self.reward.progress_weight + self.reward.ttc_weight + self.reward.comfort_weight == 0.0:
-            raise ConfigError(
-                "reward.progress_weight, reward.ttc_weight and reward.comfort_weight sum to 0: set one above 0"
-            )
         if self.loss.goal_score or self.loss.goal_value:
             raise ConfigError(
                 "loss.goal_score and loss.goal_value must be 0 in train rl: rl.decision takes their place"
@@ -308,20 +277,14 @@ class RefineConfig:
     """Measures of the refinement expert, its drafts, rewards and losses."""
 
     layers: int = setting(1, "last layers of the network that the expert copies", 1, 256)
-    own_norm: bool = setting(True, "a final norm of its own, else the generator's")
     own_heads: bool = setting(False, "heads of its own, else the generator's")
     own_prompt: bool = setting(False, "its layers encode the prompt too, else they use the generator's keys and values")
     drafts: int = setting(6, "plans that the generator drafts per scene, the first of the most probable tokens", 1, 64)
-    draft_rounds: int = setting(4, "decoding rounds of a draft", 1, 64)
-    draft_temperature: float = setting(1.0, "sampling temperature of the other drafts", 0.0, 10.0)
     supervised: float = setting(1.0, "weight of the cross-entropy with the expert's tokens", 0.0, 100.0)
     offline: float = setting(0.0, "weight of the plans that are better than the draft to be corrected", 0.0, 100.0)
     keep: float = setting(0.0, "weight of the cross-entropy with the draft itself", 0.0, 100.0)
     online: float = setting(0.0, "weight of the policy gradient of sampled corrections", 0.0, 100.0)
     samples: int = setting(6, "sampled corrections per draft", 1, 64)
-    temperature: float = setting(0.7, "sampling temperature of corrections", 0.01, 10.0)
-    clip: float = setting(0.2, "the ratio of probabilities is clipped to 1 - clip .. 1 + clip", 1e-3, 10.0)
-    updates: int = setting(1, "optimizer steps per batch of drafts", 1, 64)
     plan_value: float = setting(0.0, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
 
     @property
@@ -338,12 +301,10 @@ class RefineTrainConfig(TrainConfig):
     )
     loss: LossConfig = field(default_factory=lambda: LossConfig(aux_perception=0.0, field=0.0, sap=0.0, goal=0.0))
     optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(
-            learning_rate=3e-4, vision_pretrain_fraction=0.0, weight_decay=0.0, ema_decay=0.99
-        )
+        default_factory=lambda: OptimizerConfig(learning_rate=3e-4, vision_pretrain_fraction=0.0, ema_decay=0.99)
     )
+    weight_decay: ClassVar[float] = 0.0  # the expert is a copy of trained layers
     refine: RefineConfig = field(default_factory=RefineConfig)
-    reward: ScoringConfig = field(default_factory=ScoringConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -371,16 +332,10 @@ class DiffusionDataConfig:
 
     batch: int = setting(128, "scenes per step, of all processes together", 1, 65_536)
     samples: int = setting(4, "noise samples per scene and step; the scene is encoded once", 1, 64)
-    time_power: float = setting(
-        0.5, "diffusion times are uniform numbers to this power: below 1, more noise; published: 1", 0.1, 10.0
-    )
     flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
-    condition_dropout: float = setting(0.1, "share of scenes without any condition but the route", 0.0, 1.0)
-    map_dropout: float = setting(0.05, "share of scenes without lanes, as for a car that has no map", 0.0, 1.0)
     standing_share: float = setting(
         0.0, "share of scenes whose ego stands still, which are trained by reward only", 0.0, 1.0
     )
-    perturb_prob: float = setting(0.5, "share of recorded starts whose ego is displaced, its future refitted", 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -392,6 +347,13 @@ class DiffusionLossConfig:
 
 
 @dataclass(frozen=True)
+class DenoiserRewardConfig:
+    """Rewards of pairs of plans around the predicted one (`diffusion_rewards`)."""
+
+    weight: float = setting(0.0, "weight of the loss by reward; 0: imitation only", 0.0, 1e4)
+
+
+@dataclass(frozen=True)
 class DiffusionTrainConfig:
     """All that determines the result of a denoiser's training, besides the sets."""
 
@@ -399,15 +361,14 @@ class DiffusionTrainConfig:
     seed: int = setting(0, "of weights, order, noise, augmentation", 0, 2**31)
     data: DiffusionDataConfig = field(default_factory=DiffusionDataConfig)
     loss: DiffusionLossConfig = field(default_factory=DiffusionLossConfig)
-    reward: PlanRewardConfig = field(default_factory=PlanRewardConfig)
-    optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(vision_pretrain_fraction=0.0, weight_decay=0.02)
-    )
+    reward: DenoiserRewardConfig = field(default_factory=DenoiserRewardConfig)
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(vision_pretrain_fraction=0.0))
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     checkpointing: CheckpointingConfig = field(
         default_factory=lambda: CheckpointingConfig(log_steps=50, validation_scenes=300)
     )
     device: DeviceConfig = field(default_factory=DeviceConfig)
+    weight_decay: ClassVar[float] = 0.02  # of matrices
 
     def __post_init__(self) -> None:
         check_choices(self, ("network", self.network, tuple(DENOISERS)))
@@ -419,56 +380,8 @@ class DiffusionTrainConfig:
             )
 
 
-FORMER = {  # former name of a section or setting -> present name
-    "length": "schedule",
-    "keeping": "checkpointing",
-    "data.masked_blocks": "data.masked_actions",
-    "data.perturbed_blocks": "data.perturbed_actions",
-    "data.mirror_share": "data.flip_prob",
-    "data.blank_share": "data.text_dropout",
-    "data.routeless_share": "data.route_dropout",
-    "data.route_aside_m": "data.route_noise_m",
-    "data.route_turned_rad": "data.route_yaw_noise_rad",
-    "data.light": "data.color_jitter",
-    "data.draft_share": "data.draft_fraction",
-    "data.draft_from": "data.draft_start",
-    "loss.worth": "loss.goal_score",
-    "loss.odds": "loss.goal_value",
-    "loss.seen": "loss.aux_perception",
-    "optimizer.final_share": "optimizer.final_lr_fraction",
-    "optimizer.warmup_share": "optimizer.warmup_fraction",
-    "optimizer.eyes_share": "optimizer.vision_pretrain_fraction",
-    "optimizer.average": "optimizer.ema_decay",
-    "device.shards": "device.fsdp",
-}
-
-
-def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as an earlier version stored them (sections of values), under their present names."""
-
-    def section(name: str, content: Any) -> Any:
-        if not isinstance(content, Mapping):
-            return content
-        return {FORMER.get(f"{name}.{key}", f"{name}.{key}").partition(".")[2]: each for key, each in content.items()}
-
-    return {FORMER.get(name, name): section(name, content) for name, content in values.items()}
-
-
-def _check_former_names(path: Path) -> None:
-    """Raises ConfigError naming the first setting in a YAML file that has another name now."""
-    try:
-        content = read_yaml(path)
-    except (OSError, DocumentError):
-        return  # `read` reports it
-    for name, section in content.items() if isinstance(content, dict) else ():
-        for dotted in (name, *(f"{name}.{key}" for key in (section if isinstance(section, dict) else ()))):
-            if dotted in FORMER:
-                raise ConfigError(f"{shown(path)}: {dotted} is now called {FORMER[dotted]}: rename it")
-
-
 def read(path: Path, defaults: Config) -> Config:
     """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
-    _check_former_names(path)
     config: Config = override_from_file(defaults, path)
     return config
 

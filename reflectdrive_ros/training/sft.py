@@ -17,6 +17,7 @@ from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
 LOSSES = ("loss", "dlm", "goal", "goal_score", "goal_value", "sap", "field", "aux_perception")
+DRAFT_TEMPERATURE = 1.0  # of self-drafts
 COLUMNS = (*LOSSES, "norm")  # of the log
 
 
@@ -51,9 +52,8 @@ def _step(loop: Trainer, batch: Batch, step: int, at: float) -> Tensor:
 def with_self_drafts(loop: Trainer, batch: Batch, step: int) -> Batch:
     config, generator = loop.job.config, loop.generator(step)
     scenes = round(config.data.draft_fraction * len(batch.text))
-    temperature = config.data.draft_temperature
     with loop.fabric.autocast():
         drafted: Batch = loop.losses.run_unsharded(
-            lambda net: self_drafts.add_self_drafts(net, batch, scenes, temperature, generator)
+            lambda net: self_drafts.add_self_drafts(net, batch, scenes, DRAFT_TEMPERATURE, generator)
         )
     return drafted

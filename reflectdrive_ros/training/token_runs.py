@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -227,7 +226,7 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
             "give another --init-from"
         )
     try:
-        expert = ExpertConfig(settings.layers, settings.own_norm, settings.own_heads, settings.own_prompt)
+        expert = ExpertConfig(settings.layers, True, settings.own_heads, settings.own_prompt)
         return replace(generator, refine=expert, plan_value=generator.plan_value or settings.plan_value > 0.0)
     except ValueError:
         most = generator.transformer.layers - 1
@@ -315,9 +314,9 @@ def _drafts(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console)
     source = Source(job.scenes, once, network.layout, config.seed, None, prompts, job.targets)
     settings, rewarded = config.refine, config.refine.needs_rewards
     about = {
-        "drafts": [settings.drafts, settings.draft_rounds, settings.draft_temperature],
+        "drafts": settings.drafts,
         "precision": config.device.precision,
-        "reward": dataclasses.asdict(config.reward) if rewarded else None,
+        "rewarded": rewarded,
         "targets": job.sets.get("teacher") if rewarded else None,
     }
 
@@ -341,4 +340,4 @@ def _reward_pool(sources: RunSources, config: RlTrainConfig | RefineTrainConfig,
     (name,) = sources.sets
     folder = location(name)
     rewards.check_scorable(folder, job.scenes)
-    return RewardPool(folder, job.scenes, PlanScorer(job.network.layout, config.reward), sources.workers)
+    return RewardPool(folder, job.scenes, PlanScorer(job.network.layout), sources.workers)

@@ -29,12 +29,11 @@ from ..model.token.transfer import adapt
 from ..model.vision import resize_patch_embedding
 from ..runtime.network import golden
 from ..runtime.torch_backend import SELF_CHECK_DECODING, TorchNetwork
-from . import fsdp, settings
+from . import fsdp
 
 FILE = "state.safetensors"
 WEIGHTS = "weights.safetensors"
 FORMAT = "reflectdrive.training.3"
-FORMER_FORMAT = "reflectdrive.training.2"  # former names of parameters and settings
 PATCHES = "vision.patch_embedding.weight"
 RESIDUAL_OUTPUTS = (
     "out_proj.weight",
@@ -111,10 +110,9 @@ def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
     try:
         with checkpoint.open_safetensors(path) as file:
             metadata = file.metadata() or {}
-        content = parse_json(metadata[FORMER_FORMAT if FORMER_FORMAT in metadata else FORMAT])
+        content = parse_json(metadata[FORMAT])
         check_fields(content, STATE)
-        about = {**content["about"], "settings": settings.upgrade(content["about"]["settings"])}
-        return Progress(**content["progress"]), about
+        return Progress(**content["progress"]), content["about"]
     except FileNotFoundError:
         return None
     except (SafetensorError, OSError, KeyError, ValueError) as fault:
@@ -127,7 +125,7 @@ def restore(folder: Path, learning: nn.Module, average: nn.Module, optimizer: to
     parameters = dict(learning.named_parameters())
     try:
         with checkpoint.open_safetensors(path) as file:
-            tensors = {checkpoint.present_name(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         with torch.no_grad():
             for prefix, module in (("learning", learning), ("average", average)):
                 for name, parameter in module.named_parameters():
@@ -156,12 +154,12 @@ def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> li
     net, source = learning.net, _token_config(folder)
     try:
         with checkpoint.open_safetensors(path) as file, torch.no_grad():
-            there = {checkpoint.present_name(name): name for name in file.keys()}  # noqa: SIM118
+            stored = set(file.keys())
             for name, parameter in learning.named_parameters():
                 of_network = name.removeprefix("net.")
                 prefix = "" if not whole else "learning." if of_network == name else "average."
                 source_name = prefix + of_network
-                tensor = file.get_tensor(there[source_name]) if source_name in there else None
+                tensor = file.get_tensor(source_name) if source_name in stored else None
                 if tensor is not None and of_network == PATCHES and tensor.shape[:2] == parameter.shape[:2]:
                     tensor = resize_patch_embedding(tensor.float(), parameter.shape[-1])
                 if tensor is not None and tensor.shape != parameter.shape and source and isinstance(net, TokenNet):

@@ -27,6 +27,8 @@ from ..infra.errors import UserError
 from . import fsdp, schedule, train_state
 from .train_state import Progress
 
+ADAM_BETA2 = 0.98
+GRADIENT_NORM_MAX = 1.0  # a larger gradient is scaled to it
 NONFINITE_BATCH = "bad_batch.npz"
 FIRST_ROWS = (1, 2, 5, 10)  # steps with a row of the log, where they come before the first `log_steps`
 TABLES = ("camera", "instant", "slot", "route_position", "queries")  # learned tokens that are no nn.Embedding
@@ -137,9 +139,7 @@ def begin(
         reporter.missing_keys(train_state.load_pretrained(job.init_from, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
     model = fabric.setup_module(learning)  # from here on weights may be sharded
-    optimizer = torch.optim.AdamW(
-        _groups(losses, config.optimizer.weight_decay), lr=0.0, betas=(0.9, config.optimizer.beta2), fused=True
-    )
+    optimizer = torch.optim.AdamW(_groups(losses, config.weight_decay), lr=0.0, betas=(0.9, ADAM_BETA2), fused=True)
     if saved is not None:
         progress = saved[0]
         train_state.restore(job.out, losses, average, optimizer)
@@ -226,7 +226,7 @@ class Trainer:
         """
         config = self.job.config.optimizer
         self.fabric.backward(losses["loss"])
-        norm = fsdp.full_tensor(nn.utils.clip_grad_norm_(self.losses.parameters(), config.gradient_clip, foreach=True))
+        norm = fsdp.full_tensor(nn.utils.clip_grad_norm_(self.losses.parameters(), GRADIENT_NORM_MAX, foreach=True))
         if not torch.isfinite(norm + losses["loss"].detach()):
             raise TrainingError(self._bad_batch(batch, step, losses, more))
         self.wrapped.step()

@@ -56,7 +56,7 @@ class Case:
     lit_map: dict | None = None  # the car reads a map with lights: arguments of `light_maps.crossing`
     node: tuple[str, ...] = REAL_NODE
     sim_time: bool = False
-    apart: tuple[str, ...] = ()  # sensors in processes of their own
+    own_processes: tuple[str, ...] = ()  # sensors in processes of their own
     before: Callable[[Drive], None] = nothing  # before the fault, not measured
     after: Callable[[Drive], list[str]] = lambda _drive: []  # what must hold afterwards: complaints
     kills_node: bool = False
@@ -89,10 +89,12 @@ VEHICLE_INFO = {  # of a car whose front axle lies behind its rear axle
 def start_with_wrong_vehicle(drive: Drive) -> None:
     """The node once more, with a vehicle_info that makes no car, as Autoware's launch files hand it on."""
     drive.kill(drive.process)
-    begun = time.perf_counter()
+    start_s = time.perf_counter()
     words = [word for name, value in VEHICLE_INFO.items() for word in ("-p", f"{name}:={value}")]
     drive.process = drive.launch("-p", "strict_start:=false", *words)
-    drive.wait_for(lambda: any("vehicle_info" in text for _, text in sentences(drive, begun, INFINITY)), "nothing said")
+    drive.wait_for(
+        lambda: any("vehicle_info" in text for _, text in sentences(drive, start_s, INFINITY)), "nothing said"
+    )
 
 
 def start_with_right_vehicle(drive: Drive) -> None:
@@ -105,8 +107,8 @@ SECOND = "/planning/second"
 
 def start_second_node(drive: Drive) -> None:
     """Another planner in a namespace of its own that hears the same sensors."""
-    heard = [topic.name for topic in topics.inputs(drive.config) if topic.name.startswith("~")]
-    words = [word for name in heard for word in ("-r", f"{name}:={full_topic_name(name)}")]
+    names_read = [topic.name for topic in topics.inputs(drive.config) if topic.name.startswith("~")]
+    words = [word for name in names_read for word in ("-r", f"{name}:={full_topic_name(name)}")]
     drive.others.append(drive.launch(*words, namespace=SECOND))
     drive.wait_for(lambda: any(SECOND in hardware for _, hardware in statuses(drive)), "the second node did not start")
 
@@ -123,9 +125,9 @@ def statuses(drive: Drive) -> set[tuple[str, str]]:
 
 def are_told_apart(drive: Drive) -> list[str]:
     """No name of a status is that of both nodes."""
-    found = statuses(drive)
-    shared = {name for name, hardware in found if SECOND not in hardware} & {
-        name for name, hardware in found if SECOND in hardware
+    pairs = statuses(drive)
+    shared = {name for name, hardware in pairs if SECOND not in hardware} & {
+        name for name, hardware in pairs if SECOND in hardware
     }
     return [f"both nodes have a status '{min(shared)}'"] if shared else []
 
@@ -173,14 +175,14 @@ def lossy():
 
 def shuffled():
     """Every third message is held back and sent after the next one of its kind, every other one is sent twice."""
-    held, count = {}, {}
+    delayed, count = {}, {}
 
     def alter(key, message):
         count[key] = count.get(key, 0) + 1
-        if count[key] % 3 == 0 and key not in held:
-            held[key] = message
+        if count[key] % 3 == 0 and key not in delayed:
+            delayed[key] = message
             return ()
-        late = held.pop(key, None)
+        late = delayed.pop(key, None)
         twice = (message, message) if count[key] % 2 else (message,)
         return twice if late is None else (*twice, late)
 
@@ -188,11 +190,11 @@ def shuffled():
 
 
 def frozen():
-    kept = {}
+    first_data = {}
 
     def alter(key, message):
         if key in IMAGES:
-            message.data = kept.setdefault(key, message.data)
+            message.data = first_data.setdefault(key, message.data)
         return (message,)
 
     return alter
@@ -200,13 +202,13 @@ def frozen():
 
 def resized():
     count = iter(range(10**9))
-    made = [
+    images = [
         array("B", cv2.imencode(".jpg", image(k, width=16 + 40 * k, height=9 + 23 * k))[1].tobytes()) for k in range(8)
     ]
 
     def alter(key, message):
         if key in IMAGES:
-            message.data = made[next(count) % len(made)]
+            message.data = images[next(count) % len(images)]
         return (message,)
 
     return alter
@@ -281,7 +283,7 @@ def route_behind(drive: Drive) -> None:
     drive.latch(route([(float(x), 0.0) for x in range(-60, -10)]))
 
 
-def beside(left_m: float) -> Callable[[Drive], None]:
+def off_route_by(left_m: float) -> Callable[[Drive], None]:
     """Localisation tells that the car is elsewhere."""
 
     def teleport(drive: Drive) -> None:
@@ -299,7 +301,7 @@ def other_route(left_m: float = 0.0, turned: bool = False) -> Callable[[Drive], 
 def stood_off_its_route(drive: Drive) -> list[str]:
     """From the first sentence of the route to the last, no plan but the stop plan was sent."""
     sources = [(OFF_ROUTE in status.reason, status.source) for _, status in list(drive.harness.received["status"])]
-    off = [place for place, (is_off, _) in enumerate(sources) if is_off]
+    off = [index for index, (is_off, _) in enumerate(sources) if is_off]
     during = {source for _, source in sources[off[0] : off[-1] + 1]} if off else set()
     return [] if during == {PlannerStatus.SOURCE_STOP} else [f"plans of the sources {sorted(during)} off the route"]
 
@@ -358,7 +360,7 @@ def red_light_ahead(drive: Drive) -> None:
     drive.harness.inputs["map"].publish(map_message(drive.map))
     drive.sender.alter = red
     drive.wait_for(lambda: SPEED_MPS * drive.driven_s() > drive.line_m - LINE_NEAR_M, "the car does not get on")
-    drive.begun = time.perf_counter()
+    drive.light_red_s = time.perf_counter()
 
 
 def red(key, message):
@@ -379,12 +381,16 @@ def repair_map(drive: Drive) -> None:
 
     drive.harness.inputs["map"].publish(map_message(drive.map))
     drive.sender.alter = unaltered
-    drive.obeyed = time.perf_counter()
+    drive.light_green_s = time.perf_counter()
 
 
 def stops_at_the_line(drive: Drive) -> list[str]:
     """No plan during the fault has its rear axle beyond the line."""
-    plans = [message for at, message in list(drive.harness.received["trajectory"]) if drive.begun <= at <= drive.obeyed]
+    plans = [
+        message
+        for at, message in list(drive.harness.received["trajectory"])
+        if drive.light_red_s <= at <= drive.light_green_s
+    ]
     furthest_m = max((point.pose.position.x for plan in plans for point in plan.points), default=drive.line_m + 1.0)
     return [] if furthest_m < drive.line_m else [f"{NOT_OBEYED}, by {furthest_m - drive.line_m:.1f} m"]
 
@@ -472,8 +478,8 @@ def recording_is_kept(drive: Drive) -> list[str]:
         code = recorder.wait(5.0)
     except subprocess.TimeoutExpired:
         return ["the recorder did not notice that the disk is full"]
-    said = (drive.folder / "recorder.log").read_text()
-    complaints = [] if code == 2 and "cannot be written" in said else [f"the recorder ended with {code}: {said[-300:]}"]
+    log = (drive.folder / "recorder.log").read_text()
+    complaints = [] if code == 2 and "cannot be written" in log else [f"the recorder ended with {code}: {log[-300:]}"]
     try:
         with BagReader(drive.folder / "bag") as bag:
             count = sum(1 for _ in bag.messages())
@@ -485,12 +491,12 @@ def recording_is_kept(drive: Drive) -> list[str]:
 def flood(drive: Drive) -> None:
     """Five hundred requests a second to change a parameter, for as long as the drive lasts."""
     client = drive.harness.node.create_client(SetParameters, f"{NODE_NAME}/set_parameters")
-    wanted = [Parameter("guard.max_speed_mps", value=50.0).to_parameter_msg()]
+    parameters = [Parameter("guard.max_speed_mps", value=50.0).to_parameter_msg()]
     drive.flooding = threading.Event()
 
     def ask() -> None:
         while not drive.flooding.is_set():
-            client.remove_pending_request(client.call_async(SetParameters.Request(parameters=wanted)))
+            client.remove_pending_request(client.call_async(SetParameters.Request(parameters=parameters)))
             time.sleep(0.002)
 
     threading.Thread(target=ask, daemon=True).start()
@@ -521,11 +527,11 @@ CASES = (
     Case("node_killed", "kill -9 of the node, then a new start", kill_node, restart_node, seconds=0.5, kills_node=True),
     Case(
         "cameras_killed", "kill -9 of the cameras' process, then a new start",
-        kill_sensors("cameras"), restart_sensors("cameras"), MISSING, apart=("cameras",),
+        kill_sensors("cameras"), restart_sensors("cameras"), MISSING, own_processes=("cameras",),
     ),
     Case(
         "odometry_killed", "kill -9 of localisation, then a new start",
-        kill_sensors("odometry"), restart_sensors("odometry"), "odometry: newest is", apart=("odometry",),
+        kill_sensors("odometry"), restart_sensors("odometry"), "odometry: newest is", own_processes=("odometry",),
     ),
     Case("loss_30", "30 % of all messages lost", altered(lossy()), mend, seconds=4.0),
     Case("shuffled", "stamps out of order, and messages twice", altered(shuffled()), mend, seconds=4.0),
@@ -583,7 +589,7 @@ CASES = (
     ),
     Case(
         "teleport_30", "localisation jumps 30 m to the side",
-        beside(30.0), beside(0.0), OFF_ROUTE, after=stood_off_its_route,
+        off_route_by(30.0), off_route_by(0.0), OFF_ROUTE, after=stood_off_its_route,
     ),
     Case(
         "route_545", "a route that is 545 m away",

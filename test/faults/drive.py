@@ -74,8 +74,10 @@ class SimClock:
 class Drive:
     """The node's process, the car's sender, everything that was heard."""
 
-    def __init__(self, folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, apart: tuple) -> None:
-        """`apart`: groups of sensors that send from processes of their own."""
+    def __init__(
+        self, folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, own_processes: tuple
+    ) -> None:
+        """`own_processes`: groups of sensors that send from processes of their own."""
         self.config = config(**settings)
         self.folder, self.log = folder, folder / "node.log"
         self.harness = Harness(self.config, list(KEYS), HEARD)
@@ -89,12 +91,12 @@ class Drive:
         self._words = [sys.executable, *node, "--ros-args"]
         self._words += ["-p", f"config_file:={folder / 'config.yaml'}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
         (folder / "config.yaml").write_text(as_yaml(self.config))
-        elsewhere = {key for group in apart for key in GROUPS[group]}
+        elsewhere = {key for group in own_processes for key in GROUPS[group]}
         sent = set(self.harness.inputs) - elsewhere  # without lights where the settings read none
         self.sender = Sender(self.harness.inputs, self.now_s, self.driven_s, sent)
         if self.clock is not None:
             threading.Thread(target=self._tell_time, daemon=True).start()
-        for group in apart:
+        for group in own_processes:
             self.start_sensors(group)
 
     def now_s(self) -> float:
@@ -177,17 +179,17 @@ class Drive:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
-    def planned_since(self, begun: float) -> float | None:
+    def planned_since(self, start_s: float) -> float | None:
         """When the first plan of the planner's own came after a moment (perf_counter)."""
         for at, status in self.harness.received["status"]:
-            if at >= begun and status.source == status.SOURCE_PLANNER and status.verdict == status.VERDICT_OK:
+            if at >= start_s and status.source == status.SOURCE_PLANNER and status.verdict == status.VERDICT_OK:
                 return at
         return None
 
-    def wait_until_planned(self, begun: float, timeout_s: float) -> float | None:
+    def wait_until_planned(self, start_s: float, timeout_s: float) -> float | None:
         until = time.perf_counter() + timeout_s
         while time.perf_counter() < until:
-            at = self.planned_since(begun)
+            at = self.planned_since(start_s)
             if at is not None or self.process.poll() is not None:
                 return at
             time.sleep(0.01)
@@ -204,9 +206,11 @@ class Drive:
 
 
 @contextmanager
-def driving(folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, apart: tuple) -> Iterator[Drive]:
+def driving(
+    folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, own_processes: tuple
+) -> Iterator[Drive]:
     """A drive under way: plans are coming. Raises AssertionError when none come."""
-    drive = Drive(folder, settings, node, sim_time, apart)
+    drive = Drive(folder, settings, node, sim_time, own_processes)
     try:
         drive.start()
         assert drive.wait_until_planned(time.perf_counter(), START_S), f"no plan came: {drive.log.read_text()[-2000:]}"

@@ -47,7 +47,7 @@ class Outcome:
         return self.safe and in_time and self.recovery_ms <= RECOVERY_MS
 
 
-def unsafe(trajectory, place_m: float, left_m: float = 0.0) -> str:
+def unsafe(trajectory, position_m: float, left_m: float = 0.0) -> str:
     """Why nobody should follow a trajectory of a car that was at x = `place_m`, y = `left_m`; empty when it is safe."""
     if trajectory.header.frame_id != "map":
         return f"a plan in frame '{trajectory.header.frame_id}'"
@@ -59,9 +59,9 @@ def unsafe(trajectory, place_m: float, left_m: float = 0.0) -> str:
     ).T
     if not np.isfinite([x, y, speed]).all():
         return "a plan that is not finite"
-    beside_m = np.abs(y - left_m).max()
-    if abs(x[0] - place_m - 0.1 * SPEED_MPS) > OFF_PLACE_M or beside_m > OFF_PATH_M:
-        return f"a plan that starts {x[0] - place_m:+.1f} m from the car, up to {beside_m:.1f} m beside it"
+    lateral_m = np.abs(y - left_m).max()
+    if abs(x[0] - position_m - 0.1 * SPEED_MPS) > OFF_PLACE_M or lateral_m > OFF_PATH_M:
+        return f"a plan that starts {x[0] - position_m:+.1f} m from the car, up to {lateral_m:.1f} m beside it"
     reachable = SPEED_MPS + SPEED_UP_MPS2 * 0.1 * np.arange(1, len(speed) + 1)
     # the first speed is the first point's distance from a car that does not follow the plans, which was checked above
     if (speed > reachable + FASTER_MPS)[1:].any() or speed.min() < 0.0:
@@ -70,14 +70,14 @@ def unsafe(trajectory, place_m: float, left_m: float = 0.0) -> str:
 
 
 def assess(
-    drive, case, began: float, heard_until: float, ended: float, recovered: float | None, complaints: list[str]
+    drive, case, began: float, reachable_until: float, ended: float, recovered: float | None, complaints: list[str]
 ) -> Outcome:
     """The outcome of a fault between moments (perf_counter) of a drive; answers are required until `heard_until`."""
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
         stamp = trajectory.header.stamp
-        place, left, age = drive.where(stamp.sec + 1e-9 * stamp.nanosec, at)
-        why = unsafe(trajectory, place, left)
+        position, left, age = drive.where(stamp.sec + 1e-9 * stamp.nanosec, at)
+        why = unsafe(trajectory, position, left)
         bad += [why] if why else []
         answers += [] if why or age > OLD_S else [at]
     for at, text in sentences(drive, began, recovered or ended):
@@ -86,7 +86,7 @@ def assess(
         elif re.search(OVERDUE, text):
             answers.append(at)
     answers = sorted([*answers, *(at for at, _ in named)])
-    during = [began, *(at for at in answers if began < at < heard_until), heard_until]
+    during = [began, *(at for at in answers if began < at < reachable_until), reachable_until]
     gaps = [later - earlier - drive.stood_still_s(earlier, later) for earlier, later in pairwise(during)]
     silence = None if case.kills_node else 1e3 * max(gaps)
     if case.says and not named:
@@ -104,12 +104,12 @@ def assess(
 
 def sentences(drive, begin: float, end: float):
     """(moment, sentence) of everything that the node said was wrong: diagnostics at WARN or above, reasons of stops."""
-    found = []
+    entries = []
     for at, message in window(drive.harness.received["diagnostics"], begin, end):
-        found += [(at, status.message) for status in message.status if status.level != b"\x00"]
+        entries += [(at, status.message) for status in message.status if status.level != b"\x00"]
     for at, message in window(drive.harness.received["status"], begin, end):
-        found += [(at, message.reason)] if message.reason else []
-    return sorted(found)
+        entries += [(at, message.reason)] if message.reason else []
+    return sorted(entries)
 
 
 def window(received, begin: float, end: float):

@@ -40,14 +40,14 @@ RECOVERY_LIMIT_S = 15.0  # afterwards it counts as not recovered
 
 def run(case: Case, folder: Path) -> Outcome:
     """One case against a node of its own."""
-    with driving(folder, settings_of(case, folder), case.node, case.sim_time, case.apart) as drive:
+    with driving(folder, settings_of(case, folder), case.node, case.sim_time, case.own_processes) as drive:
         time.sleep(SETTLE_S)
         case.before(drive)
         first = drive.process
         began = time.perf_counter()
         case.begin(drive)
         time.sleep(case.seconds)
-        heard_until = time.perf_counter()
+        reachable_until = time.perf_counter()
         case.end(drive)
         ended = time.perf_counter()
         recovered = drive.wait_until_planned(ended, RECOVERY_LIMIT_S)
@@ -60,7 +60,9 @@ def run(case: Case, folder: Path) -> Outcome:
             complaints.append("the node was started again")
         if "Traceback" in log and not case.traceback_allowed:
             complaints.append(f"the node's log holds a traceback: {log[log.index('Traceback') :][-300:]}")
-        return assess(drive, case, began, heard_until if case.restarts_node else ended, ended, recovered, complaints)
+        return assess(
+            drive, case, began, reachable_until if case.restarts_node else ended, ended, recovered, complaints
+        )
 
 
 def settings_of(case: Case, folder: Path) -> dict:
@@ -87,11 +89,11 @@ def numbers(outcomes: dict[str, Outcome]) -> dict:
     return {"cases": rows, "met": sum(o.met for o in outcomes.values()), "of": len(outcomes), "required": required}
 
 
-def merged(found: dict, made_by: dict) -> dict:
+def merged(table: dict, provenance_of_run: dict) -> dict:
     """The stored table with rows of a run of some cases, each of which says when and with which commit it was made."""
     content = json.loads(NUMBERS.read_text())
-    run_of = {key: made_by[key] for key in ("commit", "date", "device")}
-    content["cases"] |= {name: {**row, "measured": run_of} for name, row in found["cases"].items()}
+    run_of = {key: provenance_of_run[key] for key in ("commit", "date", "device")}
+    content["cases"] |= {name: {**row, "measured": run_of} for name, row in table["cases"].items()}
     content["cases"] = {name: content["cases"][name] for name in BY_NAME if name in content["cases"]}
     return {**content, "met": sum(row["met"] for row in content["cases"].values()), "of": len(content["cases"])}
 
@@ -111,16 +113,16 @@ drove at 5 m/s with three cameras.
 - A restarted sensor is back when the middleware has connected it. A killed node cannot answer: control's
   timeout must.
 
-{met} of {of} cases meet the requirements. {apart}Machine: {device}; commit {commit}; {date}.
+{met} of {of} cases meet the requirements. {remeasured}Machine: {device}; commit {commit}; {date}.
 """
 
 
 def page(content: dict) -> str:
     required = content["required"]
-    apart = [row["measured"] for row in content["cases"].values() if "measured" in row]
-    how = "".join(f", {each}" for each in sorted({row.get("conditions", "") for row in apart} - {""}))
-    said = f"{len(apart)} of them were measured apart (`measured` in the file){how}. " if apart else ""
-    text = HEAD.format(silence=required["silence_ms"], recovery=required["recovery_ms"], apart=said, **content)
+    remeasured = [row["measured"] for row in content["cases"].values() if "measured" in row]
+    how = "".join(f", {each}" for each in sorted({row.get("conditions", "") for row in remeasured} - {""}))
+    note = f"{len(remeasured)} of them were measured apart (`measured` in the file){how}. " if remeasured else ""
+    text = HEAD.format(silence=required["silence_ms"], recovery=required["recovery_ms"], remeasured=note, **content)
     lines = [
         text,
         "| fault | silence ms | detection ms | recovery ms | met | diagnostics |",
@@ -129,8 +131,8 @@ def page(content: dict) -> str:
     for row in content["cases"].values():
         times = ["" if row[key] is None else f"{row[key]:.0f}" for key in ("silence_ms", "detection_ms", "recovery_ms")]
         wrong = "; ".join([*row["unsafe"], *row["complaints"]])
-        said = (wrong or row["diagnostic"]).replace("|", "/").replace("\n", " ")[:160]
-        lines.append(f"| {row['what']} | {' | '.join(times)} | {'yes' if row['met'] else '**no**'} | {said} |")
+        note = (wrong or row["diagnostic"]).replace("|", "/").replace("\n", " ")[:160]
+        lines.append(f"| {row['what']} | {' | '.join(times)} | {'yes' if row['met'] else '**no**'} | {note} |")
     return "\n".join(lines) + "\n\n" + sections(LONG_RUNS)
 
 
@@ -149,15 +151,19 @@ def main() -> int:
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}")
     outcomes = {}
-    for place, case in enumerate([BY_NAME[name] for name in args.cases] or CASES):
-        os.environ["ROS_DOMAIN_ID"] = str(FIRST_DOMAIN + place)  # what one case killed must not linger in the next
+    for number, case in enumerate([BY_NAME[name] for name in args.cases] or CASES):
+        os.environ["ROS_DOMAIN_ID"] = str(FIRST_DOMAIN + number)  # what one case killed must not linger in the next
         with tempfile.TemporaryDirectory() as folder:
             outcomes[case.name] = outcome = run(case, Path(folder))
         sys.stdout.write(f"{'ok  ' if outcome.met else 'FAIL'} {case.name}: {outcome}\n")
         sys.stdout.flush()
-    made_by = provenance(["make", "test-faults"], cli_args.weights_of(Config(), [Config().planner]))
+    provenance_of_run = provenance(["make", "test-faults"], cli_args.weights_of(Config(), [Config().planner]))
     if not args.cases or args.record:
-        content = {**numbers(outcomes), **made_by} if not args.cases else merged(numbers(outcomes), made_by)
+        content = (
+            {**numbers(outcomes), **provenance_of_run}
+            if not args.cases
+            else merged(numbers(outcomes), provenance_of_run)
+        )
         NUMBERS.write_text(json.dumps(content, indent=2) + "\n")
         PAGE.write_text(page(content))
     return 0 if all(outcome.met for outcome in outcomes.values()) else 1

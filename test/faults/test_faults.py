@@ -49,27 +49,27 @@ MADE_BY = {"commit": "0123abcd", "date": "2026-11-28", "device": "a machine"}
 
 def test_long_runs_are_told_with_what_is_missing_in_them(tmp_path):
     """A page must not pass a part of the worlds for all of them, nor a missing file for a good one."""
-    told = long_runs.sections(tmp_path)
-    assert told.count("Not measured") == 3
+    page = long_runs.sections(tmp_path)
+    assert page.count("Not measured") == 3
     assert long_runs.outdated(tmp_path)[0] == "worlds.json is missing: make test-worlds"
     row = {**WORLD_ROW, "km": 24.06, "pdms": 85.04, "worlds": [{"seed": 50000}, {"seed": 50399}]}
     content = {"planners": {"route_follower": row}, "abnormal": {"route_follower, seed 50007": "its process died"}}
     (tmp_path / "worlds.json").write_text(json.dumps({**content, **MADE_BY, "commit": "0123abcd-dirty"}))
-    told = long_runs.sections(tmp_path)
-    assert "| route_follower | 400 of 1000 | 1 | 2 | 1 | 24.1 | 3 | 0 | 0 | 85.0 |" in told
-    assert "- route_follower, seed 50007: its process died" in told
-    assert "commit 0123abcd with uncommitted changes" in told
+    page = long_runs.sections(tmp_path)
+    assert "| route_follower | 400 of 1000 | 1 | 2 | 1 | 24.1 | 3 | 0 | 0 | 85.0 |" in page
+    assert "- route_follower, seed 50007: its process died" in page
+    assert "commit 0123abcd with uncommitted changes" in page
     assert long_runs.outdated(tmp_path)[0] == "worlds.json is of uncommitted changes: make test-worlds"
     fuzz = {"inputs": 12345, "tests": {"a": 12345}, "failed": ["test_fuzz.py::a"], "seconds": 3600.0, **MADE_BY}
     (tmp_path / "fuzz.json").write_text(json.dumps(fuzz))
-    told = long_runs.sections(tmp_path)
-    assert "12,345 of 1,000,000 inputs in 1.0 h. Tests that failed: `test_fuzz.py::a`" in told
-    assert told.count("Not measured") == 1
+    page = long_runs.sections(tmp_path)
+    assert "12,345 of 1,000,000 inputs in 1.0 h. Tests that failed: `test_fuzz.py::a`" in page
+    assert page.count("Not measured") == 1
 
 
 def test_a_stop_is_safe_and_a_plan_from_elsewhere_is_not():
-    made = config()
-    stop = outputs.trajectory(stop_plan(ego(5.0), None, None, made), made)
+    settings = config()
+    stop = outputs.trajectory(stop_plan(ego(5.0), None, None, settings), settings)
     assert unsafe(stop, 0.0) == ""
     assert "from the car" in unsafe(stop, 30.0)
     assert "30.0 m beside" in unsafe(stop, 0.0, 30.0)

@@ -59,9 +59,4 @@ def initialised_net(config: DenoiserNetConfig, seed: int) -> DenoiserNet:
 
 
 def _config(path: Path, content: str) -> DenoiserNetConfig:
-    def present(values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("spec"), dict):
-            return {**values, "spec": {"ego_frenet": False, **values["spec"]}}  # former configurations have none
-        return values
-
-    return parse_config(path, content, DenoiserNetConfig, DENOISER_CONFIG, present)
+    return parse_config(path, content, DenoiserNetConfig, DENOISER_CONFIG)

@@ -68,12 +68,12 @@ class RigInput:
                     changed = True
         if changed:
             # in the order of the names, so that ties do not depend on the order of arrival
-            known = [self._calibrations[name] for name in self._cameras.names if name in self._calibrations]
-            self._views = plan_views(self._rig, known) if known else ()
+            calibrations = [self._calibrations[name] for name in self._cameras.names if name in self._calibrations]
+            self._views = plan_views(self._rig, calibrations) if calibrations else ()
             self._sizes = {view.source: view.size for view in self._views}
             self._behind = [
                 f"camera {each.name}: what its fisheye sees beyond 90 degrees from its axis is not used"
-                for each in known
+                for each in calibrations
                 if sees_behind(each)
             ]
         self._status = self._make_status()
@@ -102,11 +102,11 @@ class RigInput:
         of other proportions; one of another size but the same proportions is scaled, which the status reports.
         """
         width, height = size
-        found = f"camera {name}: camera_info is for {info.width} x {info.height} px, its images have {width:.0f} x "
+        sentence = f"camera {name}: camera_info is for {info.width} x {info.height} px, its images have {width:.0f} x "
         if not abs(width * info.height / (height * max(info.width, 1)) - 1.0) <= SIZE_TOLERANCE:
-            raise BadMessage(f"{found}{height:.0f} px: publish the camera_info of these images")
+            raise BadMessage(f"{sentence}{height:.0f} px: publish the camera_info of these images")
         same = abs(width / info.width - 1.0) <= SIZE_TOLERANCE
-        self._scaled[name] = "" if same else f"{found}{height:.0f} px: the calibration is scaled"
+        self._scaled[name] = "" if same else f"{sentence}{height:.0f} px: the calibration is scaled"
 
     def size(self, name: str, default: tuple[int, int]) -> tuple[int, int]:
         """Width and height in px at which images of a camera are decoded; `default` before it is calibrated."""
@@ -123,27 +123,27 @@ class RigInput:
         """
         if faults and not self.optional:
             return None
-        made = self._fill(decoded, stamp_ns, faults)
+        frames = self._fill(decoded, stamp_ns, faults)
         self._status = self._make_status()
-        return made
+        return frames
 
     def _fill(
         self, decoded: Mapping[str, CameraFrame], stamp_ns: int, faults: list[str]
     ) -> tuple[CameraFrame, ...] | None:
-        made, self._missing = [], {}
+        frames, self._missing = [], {}
         for view in self._views:
             frame = decoded.get(view.source)
             if frame is not None and view.coverage >= COVERAGE_MIN:
-                made.append(self._frame(view, frame))
+                frames.append(self._frame(view, frame))
                 continue
             named = [each for each in faults if f" {view.source}:" in each]
             why = f"no camera covers it (the best one {100 * view.coverage:.0f} %)"
             self._missing[view.camera.name] = why if frame is not None else "; ".join(named) or "no image"
             camera = view.camera
-            made.append(
+            frames.append(
                 CameraFrame(stamp_ns, camera.name, black(camera), camera.pixels_from_camera, camera.camera_from_ego)
             )
-        if len(self._missing) == len(made):
+        if len(self._missing) == len(frames):
             listed = ", ".join(camera.name for camera in self._rig)
             faults.append(
                 f"camera rig: no image for any of the network's cameras {listed}: check camera_info and poses"
@@ -153,7 +153,7 @@ class RigInput:
             faults += [f"camera rig: {name} of the network is missing: {why}" for name, why in self._missing.items()]
             return None
         faults.clear()  # the status reports them
-        return tuple(made)
+        return tuple(frames)
 
     def _frame(self, view: View, source: CameraFrame) -> CameraFrame:
         if view.passes_through:

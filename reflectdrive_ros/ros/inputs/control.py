@@ -49,7 +49,7 @@ def is_autonomous(message: Any) -> bool:
     return bool(message.mode == AUTONOMOUS and message.is_autoware_control_enabled)
 
 
-def shown_signal(message: Any) -> Signal:
+def reported_signal(message: Any) -> Signal:
     """The signal of a TurnIndicatorsReport. Raises BadMessage for a number that is none."""
     try:
         return Signal(message.report)

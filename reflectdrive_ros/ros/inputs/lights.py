@@ -1,7 +1,8 @@
 """Traffic lights: what a group of lamps shows to a lanelet, the last known states, and their part of an observation.
 
 Autoware publishes one group for each regulatory element of the map. A message lacks groups that no camera sees, and
-lamps may be unrecognised for some frames: the last known state counts until it is older than `inputs.lights_max_age_s`.
+lamps may be unrecognised for some frames: the last known state counts until it is older than `lights` of
+`inputs.max_age_s`.
 Red counts longer where `lights.unknown_after_red` is stop, but not for ever: see `LightMemory.state`.
 """
 
@@ -42,8 +43,8 @@ def state_for_turn(elements: Iterable[Any], turn: str) -> LightState:
     lit = [element for element in elements if element.status != SOLID_OFF]
     arrows = [_state(element) for element in lit if element.shape == ARROWS.get(turn)]
     circles = [_state(element) for element in lit if element.shape in (CIRCLE, CROSS)]
-    known = [state for state in arrows if state is not LightState.UNKNOWN] or circles
-    return most_restrictive(known)
+    states = [state for state in arrows if state is not LightState.UNKNOWN] or circles
+    return most_restrictive(states)
 
 
 def _state(element: Any) -> LightState:
@@ -107,12 +108,12 @@ class LightMemory:
 
     def by_lanelet(self, lights: MapLights, now_ns: int) -> dict[int, LightState]:
         """The state by lanelet id of every lanelet with a light; of several lights the most restrictive."""
-        found: dict[int, list[LightState]] = {}
+        states_by_lanelet: dict[int, list[LightState]] = {}
         for lanelet, group, turn in zip(
             lights.lanelet_ids.tolist(), lights.group_ids.tolist(), lights.turns, strict=True
         ):
-            found.setdefault(lanelet, []).append(self.state(group, turn, now_ns))
-        return {lanelet: most_restrictive(states) for lanelet, states in found.items()}
+            states_by_lanelet.setdefault(lanelet, []).append(self.state(group, turn, now_ns))
+        return {lanelet: most_restrictive(states) for lanelet, states in states_by_lanelet.items()}
 
     def red_groups(self, now_ns: int) -> frozenset[int]:
         """The groups that are RED for some turn."""

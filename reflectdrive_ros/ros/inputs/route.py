@@ -47,8 +47,8 @@ class RouteAhead:
 def limits_along(route: MapRoute, default_mps: float, max_velocity_mps: float | None) -> MapRoute:
     """The route with a limit at every point: that of the map, `default_mps` where it has none, both at most
     `max_velocity_mps`."""
-    known = np.where(route.limits_mps > 0.0, route.limits_mps, default_mps)
-    return MapRoute(route.poses, known if max_velocity_mps is None else np.minimum(known, max_velocity_mps))
+    limits_mps = np.where(route.limits_mps > 0.0, route.limits_mps, default_mps)
+    return MapRoute(route.poses, limits_mps if max_velocity_mps is None else np.minimum(limits_mps, max_velocity_mps))
 
 
 def position_on_route(poses: Array, map_from_ego: Array) -> tuple[float, float]:
@@ -66,9 +66,9 @@ def position_on_route(poses: Array, map_from_ego: Array) -> tuple[float, float]:
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_facing, [False]]).astype(int)))
     along, nearest_m = geometry.arc_lengths(poses), FACING_WITHIN_M
     for first, last in edges.reshape(-1, 2):  # parts that lead where the ego faces: points first .. last
-        (at_m,), (beside_m,) = geometry.project(poses[first : last + 1], here)
-        if abs(beside_m) < nearest_m:
-            nearest_m, position_m, offset_m = abs(beside_m), along[first] + at_m, beside_m
+        (at_m,), (lateral_m,) = geometry.project(poses[first : last + 1], here)
+        if abs(lateral_m) < nearest_m:
+            nearest_m, position_m, offset_m = abs(lateral_m), along[first] + at_m, lateral_m
     return float(position_m), float(offset_m)
 
 

@@ -41,6 +41,7 @@ from .route import (
     limits_along,
     route_around_ego,
 )
+from .store import MessageStore
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Snapshot:
     tracked: convert.MapAgents | None = None  # the agents of the objects, in the map
 
 
-class Inputs(CameraPairs):
-    """The stored messages, and the queries of the planning thread."""
+class Inputs:
+    """The inputs of the planner: `store` has the messages; the methods are the queries of the planning thread."""
 
     def __init__(
         self,
@@ -69,59 +70,58 @@ class Inputs(CameraPairs):
         decode_ahead: bool = True,
     ) -> None:
         """As `MessageStore`."""
-        super().__init__(config, image_size, rig, decode_ahead=decode_ahead)
+        self._config, self._rig = config, rig
+        self.store = MessageStore(config, image_size, rig, decode_ahead=decode_ahead)
+        self._cameras = CameraPairs(self.store, config, rig)
         self._map_drivable: MapDrivableArea | None = None  # of the newest map
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
         self._with_vectors = config.planner in VECTOR_PLANNERS
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
         self._elevation: tuple[LaneletMap, Future[MapElevation | None]] | None = None  # computed or being computed
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
-        if self._file_map is not None:
-            _ = self._file_map.lights, self._file_map.road  # likewise
-        if self._needs_lanes:
-            self._newest_lane_segments()  # those of a file are computed here, not while driving
+        if self.store.file_map is not None:
+            _ = self.store.file_map.lights, self.store.file_map.road  # computed here, not while driving
+        if self.store.needs_lanes:
+            self._newest_lane_segments()  # likewise those of a file
 
     # --- when to plan ------------------------------------------------------------------------------------------------
 
     def due(self, now_ns: int) -> bool:
         """Whether a planning step should start: for a new image of the anchor camera once the other cameras' images of
         that instant have arrived or are overdue. Without images, where none are required: for odometry every 0.1 s."""
-        with self._lock:
-            anchor = self._images[self._config.cameras.anchor].newest()
-            if anchor is not None and anchor[0] > self._planned_image_ns:
-                if all(
-                    self._match(channel, anchor[0]) or not self._is_awaited(name, channel, now_ns)
-                    for name, channel in self._images.items()
-                ):
+        with self.store.lock:
+            anchor = self.store.images[self._config.cameras.anchor].newest()
+            if anchor is not None and anchor[0] > self.store.planned_image_ns:
+                if self._cameras.is_complete(anchor[0], now_ns):
                     return True
-                waiting_ns = anchor[0] if self._waiting_ns is None else self._waiting_ns
+                waiting_ns = anchor[0] if self.store.waiting_ns is None else self.store.waiting_ns
                 return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
             if self._config.needs_cameras or (
-                anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.image_max_age_s
+                anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.max_ages_s["image"]
             ):
                 return False
-            odometry = self._odometry.newest()
-            return odometry is not None and odometry[0] - self._planned_odometry_ns >= 99_000_000
+            odometry = self.store.odometry.newest()
+            return odometry is not None and odometry[0] - self.store.planned_odometry_ns >= 99_000_000
 
     # --- what to plan from -------------------------------------------------------------------------------------------
 
-    def snapshot(self, now_ns: int, *, wanted: bool = True) -> Snapshot:
+    def snapshot(self, now_ns: int, *, with_observation: bool = True) -> Snapshot:
         """Convert the newest messages to an observation, or report why there is none.
 
-        Not `wanted`: there is none, and images are not decoded, but later snapshots are as if it had been.
+        Without `with_observation` there is none, and no image is decoded; later snapshots are as if they had been.
         """
-        with self._lock:
-            anchor = self._images[self._config.cameras.anchor].newest()
-            images = {} if anchor is None else {n: self._match(c, anchor[0]) for n, c in self._images.items()}
-            odometry, acceleration = self._odometry.newest(), self._acceleration.newest()
-            objects, route, grid = self._objects.newest(), self._route.newest(), self._drivable.newest()
-            cloud, control = self._obstacles.newest(), self._control(now_ns)
-            max_velocity = self._max_velocity.newest()
-            self._waiting_ns = None
+        with self.store.lock:
+            anchor = self.store.images[self._config.cameras.anchor].newest()
+            images = self._cameras.matches(anchor)
+            odometry, acceleration = self.store.odometry.newest(), self.store.acceleration.newest()
+            objects, route, grid = self.store.objects.newest(), self.store.route.newest(), self.store.drivable.newest()
+            cloud, control = self.store.obstacles.newest(), self.store.control(now_ns)
+            max_velocity = self.store.max_velocity.newest()
+            self.store.waiting_ns = None
             if anchor is not None:
-                self._planned_image_ns = anchor[0]
+                self.store.planned_image_ns = anchor[0]
             if odometry is not None:
-                self._planned_odometry_ns = odometry[0]
+                self.store.planned_odometry_ns = odometry[0]
         problems: list[str] = []
         ego, surface = self._ego(odometry, acceleration, now_ns, problems)
         tracked = None if ego is None else self._tracked(objects, ego, now_ns)
@@ -138,16 +138,23 @@ class Inputs(CameraPairs):
             ahead = self._route_ahead(limited, ego, problems)
         command = Command.FOLLOW if ahead is None else command_along(ahead.poses)
         image_ns = None if anchor is None else anchor[0]
-        if wanted:  # last: images are decoded in the background meanwhile
-            cameras = self._cameras(image_ns, images, now_ns, problems)
+        if with_observation:  # last: images are decoded in the background meanwhile
+            cameras = self._cameras.frames(image_ns, images, now_ns, problems)
         else:
-            cameras = self._skip_cameras(image_ns, images, now_ns)
-        unsteady = "" if ego is None else self._localisation_fault(ego.stamp_ns)
+            cameras = self._cameras.skip(image_ns, images, now_ns)
+        unsteady = "" if ego is None else self.store.localisation_fault(ego.stamp_ns)
         if ego is not None:
-            was_off = bool(self._cache.off_map) and not control.by_driver
-            self._cache.off_map = off_map_reason(self._newest_lanelets(), ego, self._config.vehicle, was_off)
-        problems += filter(None, [unsteady, self._cache.off_map])
-        if ego is None or ahead is None or cameras is None or unsteady or self._cache.off_map or not wanted:
+            was_off = bool(self.store.cache.off_map) and not control.by_driver
+            self.store.cache.off_map = off_map_reason(self._newest_lanelets(), ego, self._config.vehicle, was_off)
+        problems += filter(None, [unsteady, self.store.cache.off_map])
+        if (
+            ego is None
+            or ahead is None
+            or cameras is None
+            or unsteady
+            or self.store.cache.off_map
+            or not with_observation
+        ):
             others = concat_agents(agents, obstacles)
             return Snapshot(None, ego, others, tuple(problems), image_ns, surface, control, tracked)
         observation = Observation(
@@ -159,7 +166,7 @@ class Inputs(CameraPairs):
             cameras,
             agents,
             drivable,
-            self._instruction,
+            self.store.instruction,
             _age_s(objects, ego),
             _age_s(grid, ego),
             obstacles,
@@ -171,9 +178,10 @@ class Inputs(CameraPairs):
 
     def ego(self, now_ns: int) -> Snapshot:
         """Ego state, agents and surface for a stop plan, without images; all None without usable odometry."""
-        with self._lock:
+        with self.store.lock:
             odometry, acceleration, objects, cloud = (
-                channel.newest() for channel in (self._odometry, self._acceleration, self._objects, self._obstacles)
+                channel.newest()
+                for channel in (self.store.odometry, self.store.acceleration, self.store.objects, self.store.obstacles)
             )
         problems: list[str] = []
         ego, surface = self._ego(odometry, acceleration, now_ns, problems)
@@ -197,39 +205,37 @@ class Inputs(CameraPairs):
             return convert.ego_state(message, map_frame), convert.vehicle_plane(message)
 
         try:
-            ego, plane = self._odometry.convert(odometry, now_ns, ego_and_plane)
+            ego, plane = self.store.odometry.convert(odometry, now_ns, ego_and_plane)
         except BadMessage as fault:
             problems.append(str(fault))
             return None, None
         surface = RoadSurface(plane, self._newest_elevation())
         try:
-            found = self._acceleration.convert(acceleration, now_ns, convert.acceleration)
+            acceleration_mps2 = self.store.acceleration.convert(acceleration, now_ns, convert.acceleration)
         except BadMessage:
             return ego, surface  # acceleration 0; the channel's status reports the fault
-        return replace(ego, acceleration_mps2=found), surface
+        return replace(ego, acceleration_mps2=acceleration_mps2), surface
 
     def _tracked(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> convert.MapAgents | None:
         """Agents in the map; None (unknown, not an empty road) if objects are missing, stale or malformed."""
-        limits, frame = self._config.inputs, self._config.output.map_frame
+        frame = self._config.output.map_frame
         here = ego.map_from_ego[:2]
         try:
-            found = self._objects.convert(
+            map_agents = self.store.objects.convert(
                 objects,
                 now_ns,
-                lambda message: convert.map_agents(
-                    message, frame, here, limits.object_extent_max_m, limits.objects_max
-                ),
+                lambda message: convert.map_agents(message, frame, here),
             )
         except BadMessage:
             return None
-        self.ignored["objects"] = found.ignored
-        return found
+        self.ignored["objects"] = map_agents.ignored
+        return map_agents
 
     def _with_motion(self, tracked: convert.MapAgents, agents: Agents) -> Agents:
         """Agents in the ego frame with accelerations and yaw rates, which are those at the stamp of the message: later
         states are extrapolated. Without them if they have predicted paths, which take precedence."""
-        if self._history_restarts != self.restarts:
-            self._history_restarts = self.restarts
+        if self._history_restarts != self.store.restarts:
+            self._history_restarts = self.store.restarts
             self._history.clear()
         predicted = agents.predicted_poses is not None
         if predicted and not self._with_vectors:
@@ -247,16 +253,16 @@ class Inputs(CameraPairs):
         """Lights and stop lines of an observation whose route (L, 3) is in the ego frame; where the planner reads them
         also lanes and history."""
         states = self._light_states(ego)
-        found = {} if states is None else self._lights_ahead(ego, states, route)
-        return found | (self._vectors(ego, tracked, agents, route, states or {}) if self._with_vectors else {})
+        fields = {} if states is None else self._lights_ahead(ego, states, route)
+        return fields | (self._vectors(ego, tracked, agents, route, states or {}) if self._with_vectors else {})
 
     def _light_states(self, ego: EgoState) -> dict[int, LightState] | None:
         """State by id of the lanelets that have a light; None without a map, and before the first message."""
         lanelets = self._newest_lanelets()
-        with self._lock:
-            if lanelets is None or not self._config.uses_lights or self._light_memory.stamp_ns is None:
+        with self.store.lock:
+            if lanelets is None or not self._config.uses_lights or self.store.light_memory.stamp_ns is None:
                 return None
-            return self._light_memory.by_lanelet(lanelets.lights, ego.stamp_ns)
+            return self.store.light_memory.by_lanelet(lanelets.lights, ego.stamp_ns)
 
     def _lights_ahead(self, ego: EgoState, states: Mapping[int, LightState], route: Array) -> dict[str, Any]:
         """Lights and stop lines of the lanelets of the route."""
@@ -266,12 +272,12 @@ class Inputs(CameraPairs):
             away_m = lanelets.lane_segments.keys_along_line(route, ego.map_from_ego, REACH_M)
             on_route = of_own_turn(lanelets.lights, away_m)
         traffic_lights, stop_lines = lights_of_route(lanelets.lights, states, on_route, ego)
-        age_s = _age_s(self._lights.newest(), ego)
+        age_s = _age_s(self.store.lights.newest(), ego)
         return {"traffic_lights": traffic_lights, "stop_lines": stop_lines, "lights_age_s": age_s}
 
     def _lanelets_of_route(self) -> frozenset[int] | None:
         """Ids of the lanelets of a LaneletRoute; None where the route is a Path."""
-        return None if self._cache.route is None else self._cache.route[2].lanelet_ids
+        return None if self.store.cache.route is None else self.store.cache.route[2].lanelet_ids
 
     def _vectors(
         self,
@@ -283,18 +289,18 @@ class Inputs(CameraPairs):
     ) -> dict[str, Any]:
         """Lanes, with the LightState by lanelet id, and history of an observation whose route (L, 3) is in the ego
         frame."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if tracked is not None and agents is not None:
-            found["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
+            fields["history"] = self._history.history(ego.stamp_ns, ego.map_from_ego, tracked.ids, agents)
         segments = self._newest_lane_segments()
         if segments is not None:
-            found["lanes"] = segments.near(ego.map_from_ego, states)
+            fields["lanes"] = segments.near(ego.map_from_ego, states)
             on_route = self._lanelets_of_route()
             if on_route is not None:
-                found["route_lanes"] = segments.along(route, on_route, ego.map_from_ego, states)
+                fields["route_lanes"] = segments.along(route, on_route, ego.map_from_ego, states)
             else:
-                found["route_lanes"] = segments.along_line(route, ego.map_from_ego, states)
-        return found
+                fields["route_lanes"] = segments.along_line(route, ego.map_from_ego, states)
+        return fields
 
     def _newest_lane_segments(self) -> LaneSegments | None:
         """Those of the map file, or of the newest map of the topic once it is read; None until then."""
@@ -325,19 +331,19 @@ class Inputs(CameraPairs):
         """Obstacle boxes of a point cloud in the ego frame, None likewise. Each cloud is converted once."""
 
         def boxes(message: Any) -> clouds.Obstacles:
-            if self._cache.boxes is not None and self._cache.boxes[0] is message:
-                return self._cache.boxes[1]
-            return clouds.obstacle_boxes(message, self._transforms, ego, agents, self._config.vehicle)
+            if self.store.cache.boxes is not None and self.store.cache.boxes[0] is message:
+                return self.store.cache.boxes[1]
+            return clouds.obstacle_boxes(message, self.store.transforms, ego, agents, self._config.vehicle)
 
         if self._config.inputs.obstacles_type == "none":
             return None
         try:
-            found = self._obstacles.convert(cloud, now_ns, boxes)
+            obstacles = self.store.obstacles.convert(cloud, now_ns, boxes)
         except BadMessage:
             return None
         assert cloud is not None
-        self._cache.boxes, self.ignored["obstacles"] = (cloud[1], found), found.ignored
-        return clouds.boxes_to_ego_frame(found, ego)
+        self.store.cache.boxes, self.ignored["obstacles"] = (cloud[1], obstacles), obstacles.ignored
+        return clouds.boxes_to_ego_frame(obstacles, ego)
 
     def _drivable_space(
         self, grid: tuple[int, Any] | None, ego: EgoState, route: MapRoute | None, now_ns: int
@@ -349,32 +355,31 @@ class Inputs(CameraPairs):
                 if self._map_drivable is None or self._map_drivable.lanelets is not lanelets:
                     self._map_drivable = MapDrivableArea(lanelets, self._config.vehicle, self._map_executor)
                 of_map = route if self._config.inputs.route_type == "lanelet" else None
-                found = self._map_drivable.around(ego, None if of_map is None else of_map.poses)
-                self._cache.map_fault = ""
-                return found
+                area = self._map_drivable.around(ego, None if of_map is None else of_map.poses)
+                self.store.cache.map_fault = ""
+                return area
             if self._config.inputs.drivable_type == "none":
                 return None
             return convert.grid_to_ego_frame(
-                self._drivable.convert(grid, now_ns, partial(self._convert_grid, ego)), ego
+                self.store.drivable.convert(grid, now_ns, partial(self._convert_grid, ego)), ego
             )
         except BadMessage as fault:
-            self._cache.map_fault = f"drivable: {fault}"
+            self.store.cache.map_fault = f"drivable: {fault}"
             return None
 
     def _convert_grid(self, ego: EgoState, message: Any) -> convert.MapGrid:
-        limits = self._config.inputs
-        if self._cache.grid is None or self._cache.grid[0] is not message:
+        if self.store.cache.grid is None or self.store.cache.grid[0] is not message:
             frame = self._config.output.map_frame
-            made = convert.map_grid(message, frame, ego, limits.grid_free_below, limits.grid_resolution_max_m)
-            self._cache.grid = message, made
-        return self._cache.grid[1]
+            map_grid = convert.map_grid(message, frame, ego)
+            self.store.cache.grid = message, map_grid
+        return self.store.cache.grid[1]
 
     def _newest_map(self) -> LaneletMap:
         """The map of the file, or the newest of the topic. Raises BadMessage while there is none."""
-        if self._vector_map is not None:
-            return self._vector_map.newest()
-        assert self._file_map is not None
-        return self._file_map
+        if self.store.vector_map is not None:
+            return self.store.vector_map.newest()
+        assert self.store.file_map is not None
+        return self.store.file_map
 
     def _route_in_map(self, route: tuple[int, Any] | None, problems: list[str]) -> MapRoute | None:
         lanelets = None
@@ -382,37 +387,37 @@ class Inputs(CameraPairs):
             try:
                 lanelets = self._newest_map()
             except BadMessage as fault:
-                problems += [str(fault), *filter(None, [self._route.problem(0)])]
+                problems += [str(fault), *filter(None, [self.store.route.problem(0)])]
                 return None
-        cached = self._cache.route
+        cached = self.store.cache.route
         if (
-            self._route.blocked
+            self.store.route.blocked
             or route is None
             or cached is None
             or cached[0] is not route[1]
             or cached[1] is not lanelets
         ):
             try:
-                made = self._route.convert(route, 0, partial(self._convert_route, lanelets))
+                map_route = self.store.route.convert(route, 0, partial(self._convert_route, lanelets))
             except BadMessage as fault:
                 problems.append(str(fault))
                 return None
             assert route is not None
-            self._cache.route, self._cache.route_position_m = (route[1], lanelets, made), None
-            return made
+            self.store.cache.route, self.store.cache.route_position_m = (route[1], lanelets, map_route), None
+            return map_route
         return cached[2]
 
     def _convert_route(self, lanelets: LaneletMap | None, message: Any) -> MapRoute:
-        frame, points_max = self._config.output.map_frame, self._config.inputs.route_points_max
+        frame = self._config.output.map_frame
         if lanelets is None:
-            poses = convert.path_route(message, frame, points_max)
+            poses = convert.path_route(message, frame)
             return MapRoute(poses, np.full(len(poses), np.nan))
-        return MapRoute(*lanelets.route(message, frame, points_max), frozenset(lanelets_of_route(message)))
+        return MapRoute(*lanelets.route(message, frame), frozenset(lanelets_of_route(message)))
 
     def _route_ahead(self, route: MapRoute, ego: EgoState, problems: list[str]) -> RouteAhead | None:
         """The route around the ego; None, with a sentence, where the ego is past its end."""
-        ahead = route_around_ego(route, ego, self._cache.route_position_m)
-        self._cache.route_position_m = ahead.position_m
+        ahead = route_around_ego(route, ego, self.store.cache.route_position_m)
+        self.store.cache.route_position_m = ahead.position_m
         if ahead.past_end_m <= PAST_END_MAX_M:
             return ahead
         problems.append(
@@ -423,7 +428,7 @@ class Inputs(CameraPairs):
 
     def wait_idle(self) -> None:
         """Wait until background work is done, so that a replay does not depend on its speed."""
-        for worker in (self._vector_map, self._map_drivable):
+        for worker in (self.store.vector_map, self._map_drivable):
             if worker is not None:
                 worker.wait_idle()
         if self._elevation is not None:
@@ -432,30 +437,32 @@ class Inputs(CameraPairs):
     # --- diagnostics -------------------------------------------------------------------------------------------------
 
     def statuses(self, now_ns: int) -> list[InputStatus]:
-        with self._lock:
-            statuses = self._channel_statuses(now_ns)
-            odometry, limit = self._odometry.newest(), self._max_velocity.newest()
-        if odometry is not None and (unsteady := self._localisation_fault(odometry[0])):
+        with self.store.lock:
+            statuses = self.store.channel_statuses(now_ns)
+            odometry, limit = self.store.odometry.newest(), self.store.max_velocity.newest()
+        if odometry is not None and (unsteady := self.store.localisation_fault(odometry[0])):
             statuses = [
                 replace(s, level=Level.ERROR, message=unsteady) if s.name == "odometry" else s for s in statuses
             ]
         if limit is not None:
             value = {"limit_mps": f"{limit[1]:.2f}"}
             statuses = [
-                replace(s, values=s.values | value) if s.name == self._max_velocity.name else s for s in statuses
+                replace(s, values=s.values | value) if s.name == self.store.max_velocity.name else s for s in statuses
             ]
         if self._config.uses_lights:
             lanelets = self._newest_lanelets()
             lights = None if lanelets is None else lanelets.lights
-            lost = 0 if self._vector_map is None else lines_near(self._vector_map.lost_stop_lines(), odometry)
-            with self._lock:
+            lost = 0 if self.store.vector_map is None else lines_near(self.store.vector_map.lost_stop_lines(), odometry)
+            with self.store.lock:
                 statuses = [
-                    lights_status(s, self._light_memory, lights, lost, now_ns) if s.name == self._lights.name else s
+                    lights_status(s, self.store.light_memory, lights, lost, now_ns)
+                    if s.name == self.store.lights.name
+                    else s
                     for s in statuses
                 ]
         if self._config.inputs.drivable_type == "map":
-            level = Level.WARN if self._cache.map_fault else Level.OK
-            statuses.append(InputStatus("drivable", level, self._cache.map_fault or "from the map", {}))
+            level = Level.WARN if self.store.cache.map_fault else Level.OK
+            statuses.append(InputStatus("drivable", level, self.store.cache.map_fault or "from the map", {}))
         statuses += [] if self._rig is None else [self._rig.status()]
         return [_with_ignored(status, self.ignored.get(status.name, {})) for status in statuses]
 

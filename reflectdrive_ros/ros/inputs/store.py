@@ -25,7 +25,7 @@ from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
 from .camera_rig import RigInput
 from .channel import Channel, InputStatus
-from .control import VehicleControl, is_autonomous, shown_signal
+from .control import VehicleControl, is_autonomous, reported_signal
 from .lights import LightMemory, states_by_group
 from .route import MapRoute
 
@@ -38,6 +38,7 @@ ITEMS_MAX = {
 }  # limits per message: reading more takes over 30 ms
 OTHER_ITEMS_MAX = 1000
 SIGNAL_MAX_AGE_S = 1.0  # of the vehicle's report of its turn signal; vehicles send ten and more a second
+FROZEN_AFTER = 10  # identical images in a row: sensor noise makes two images of a live camera differ
 FRAMES_MAX = 10_000  # of /tf_static, over all messages
 BULK_KINDS = ("image", "drivable", "obstacles", "map")  # arrays of bytes or numbers, read without a loop over items
 LIST_KINDS = ("objects", "route", "tf_static")
@@ -46,8 +47,9 @@ UNFRAMED_KINDS = ("lights", "max_velocity", "operation_mode", "turn_indicators_s
 CONVERTED_KINDS = {  # messages that are stored as what they say
     "max_velocity": convert.max_velocity_mps,
     "operation_mode": is_autonomous,
-    "turn_indicators_status": shown_signal,
+    "turn_indicators_status": reported_signal,
 }
+CLOCK_JUMP_S = 1.0  # stamps that go back by more are a restart: buffers are cleared
 JUMP_M = 2.0  # odometry has jumped if it moves by more than its speed explains plus this distance
 JUMPS_MAX, JUMPS_WITHIN_S = 3, 2.0  # after so many jumps within this time localisation is not used
 
@@ -57,7 +59,7 @@ class Instant:
     """The cameras' messages of one instant."""
 
     stamp_ns: int
-    found: Mapping[str, tuple[int, Any] | str]  # camera -> stamp and message, or why there is none
+    images: Mapping[str, tuple[int, Any] | str]  # camera -> stamp and message, or why there is none
 
 
 @dataclass
@@ -95,41 +97,39 @@ class MessageStore:
         self._image_size = image_size or (config.cameras.width, config.cameras.height)
         self._rig = rig
         self._decodes_ahead = decode_ahead
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         lights_of_path = config.uses_lights and config.inputs.route_type == "path"
-        self._needs_lanes = config.planner in DENOISER_PLANNERS or lights_of_path
-        cameras, limits = config.cameras, config.inputs
-        self._vector_map, self._file_map = None, None
+        self.needs_lanes = config.planner in DENOISER_PLANNERS or lights_of_path
+        cameras, limits, ages_s = config.cameras, config.inputs, config.inputs.max_ages_s
+        self.vector_map, self.file_map = None, None
         if config.map_by_topic:
             if limits.needs_map:
                 import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
             background = ThreadPoolExecutor(1, "vector_map")
-            self._vector_map = VectorMap(config.output.map_frame, background, self._needs_lanes)
+            self.vector_map = VectorMap(config.output.map_frame, background, self.needs_lanes)
         elif config.uses_map:
-            self._file_map = load_map(limits)
+            self.file_map = load_map(limits)
         needed = config.needs_cameras
         all_needed = needed and not (rig is not None and rig.optional)
-        self._images = {
-            name: Channel(
-                f"image {name}", all_needed or (needed and name == cameras.anchor), limits.image_max_age_s, keep=4
-            )
+        self.images = {
+            name: Channel(f"image {name}", all_needed or (needed and name == cameras.anchor), ages_s["image"], keep=4)
             for name in cameras.names
         }
-        self._infos = {name: Channel(f"camera_info {name}", all_needed, None) for name in cameras.names}
-        self._odometry = Channel("odometry", True, limits.odometry_max_age_s)
-        self._acceleration = Channel("acceleration", False, limits.acceleration_max_age_s)
-        self._objects = Channel("objects", False, limits.objects_max_age_s)
-        self._drivable = Channel("drivable", False, limits.drivable_max_age_s)
-        self._obstacles = Channel("obstacles", False, limits.obstacles_max_age_s)
-        self._lights = Channel("traffic_lights", False, limits.lights_max_age_s)
-        self._max_velocity = Channel("max_velocity", False, None)
-        self._route = Channel("route", True, None)
-        self._map = Channel("map", limits.route_type == "lanelet", None)
-        self._tf_static = Channel("tf_static", needed, None)
-        self._instruction_channel = Channel("instruction", False, None)
-        self._instruction = ""
-        self._operation_mode = Channel("operation_mode", False, None)  # of bool: whether the planner drives
-        self._turn_indicators = Channel("turn_indicators_status", False, SIGNAL_MAX_AGE_S)  # of Signal
+        self.infos = {name: Channel(f"camera_info {name}", all_needed, None) for name in cameras.names}
+        self.odometry = Channel("odometry", True, ages_s["odometry"])
+        self.acceleration = Channel("acceleration", False, ages_s["acceleration"])
+        self.objects = Channel("objects", False, ages_s["objects"])
+        self.drivable = Channel("drivable", False, ages_s["drivable"])
+        self.obstacles = Channel("obstacles", False, ages_s["obstacles"])
+        self.lights = Channel("traffic_lights", False, ages_s["lights"])
+        self.max_velocity = Channel("max_velocity", False, None)
+        self.route = Channel("route", True, None)
+        self.map = Channel("map", limits.route_type == "lanelet", None)
+        self.tf_static = Channel("tf_static", needed, None)
+        self.instruction_channel = Channel("instruction", False, None)
+        self.instruction = ""
+        self.operation_mode = Channel("operation_mode", False, None)  # of bool: whether the planner drives
+        self.turn_indicators = Channel("turn_indicators_status", False, SIGNAL_MAX_AGE_S)  # of Signal
         self._decoders = ThreadPoolExecutor(len(cameras.names), "decode")
         self._maps_refused = 0  # maps refused by the background reader that the channel's counter includes
         self.restarts = 0  # number of clock resets and localisation jumps
@@ -139,40 +139,40 @@ class MessageStore:
 
     def _reset_derived(self) -> None:
         """Drop everything derived from messages; keep the counters."""
-        self._transforms: dict[str, tuple[str, Array]] = {}
-        self._frozen: dict[str, int] = dict.fromkeys(self._images, 0)
+        self.transforms: dict[str, tuple[str, Array]] = {}
+        self._frozen: dict[str, int] = dict.fromkeys(self.images, 0)
         self._digests: dict[str, int] = {}
-        self._decoding: dict[str, tuple[Any, Future[tuple[Array, tuple[float, float]]]]] = {}
-        self._planned_image_ns = self._planned_odometry_ns = -(1 << 62)
-        self._waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
-        self._cache = ConversionCache()
+        self.decoding: dict[str, tuple[Any, Future[tuple[Array, tuple[float, float]]]]] = {}
+        self.planned_image_ns = self.planned_odometry_ns = -(1 << 62)
+        self.waiting_ns: int | None = None  # stamp of the oldest anchor image that no snapshot has used
+        self.cache = ConversionCache()
         red_stays = self._config.lights.unknown_after_red == "stop"
-        self._light_memory = LightMemory(self._config.inputs.lights_max_age_s, red_stays)
+        self.light_memory = LightMemory(self._config.inputs.max_ages_s["lights"], red_stays)
 
     def channels(self) -> list[Channel]:
-        latched = [*self._infos.values(), self._tf_static] if self._config.needs_cameras else []
-        objects = [] if self._config.inputs.objects_type == "none" else [self._objects]
-        drivable = [self._drivable] if self._config.inputs.drivable_type == "grid" else []
-        cloud = [self._obstacles] if self._config.inputs.obstacles_type == "cloud" else []
-        lights = [self._lights] if self._config.uses_lights else []
-        images = list(self._images.values())
-        lanelets = [self._map] if self._vector_map is not None else []
-        moving = [*images, *latched, self._odometry, self._acceleration, *objects, *drivable, *cloud, *lights]
+        latched = [*self.infos.values(), self.tf_static] if self._config.needs_cameras else []
+        objects = [] if self._config.inputs.objects_type == "none" else [self.objects]
+        drivable = [self.drivable] if self._config.inputs.drivable_type == "grid" else []
+        cloud = [self.obstacles] if self._config.inputs.obstacles_type == "cloud" else []
+        lights = [self.lights] if self._config.uses_lights else []
+        images = list(self.images.values())
+        lanelets = [self.map] if self.vector_map is not None else []
+        moving = [*images, *latched, self.odometry, self.acceleration, *objects, *drivable, *cloud, *lights]
         # these are not reported while they are silent: many cars have none
-        optional = (self._max_velocity, self._operation_mode, self._turn_indicators)
-        shown = [*moving, *lanelets, self._route, *(channel for channel in optional if channel.received)]
-        silent = [*self._infos.values(), self._tf_static, self._instruction_channel]
-        return shown + [channel for channel in silent if channel.refused and channel not in shown]
+        optional = (self.max_velocity, self.operation_mode, self.turn_indicators)
+        listed = [*moving, *lanelets, self.route, *(channel for channel in optional if channel.received)]
+        silent = [*self.infos.values(), self.tf_static, self.instruction_channel]
+        return listed + [channel for channel in silent if channel.refused and channel not in listed]
 
-    def _channel_statuses(self, now_ns: int) -> list[InputStatus]:
+    def channel_statuses(self, now_ns: int) -> list[InputStatus]:
         """One for each channel; the caller holds the lock."""
-        if self._vector_map is None:
+        if self.vector_map is None:
             return [channel.status(now_ns) for channel in self.channels()]
-        self._map.blocked, remark = self._vector_map.problem(), self._vector_map.remark()
-        self._map.refused += self._vector_map.refused - self._maps_refused
-        self._maps_refused = self._vector_map.refused
+        self.map.blocked, remark = self.vector_map.problem(), self.vector_map.remark()
+        self.map.refused += self.vector_map.refused - self._maps_refused
+        self._maps_refused = self.vector_map.refused
         statuses = [channel.status(now_ns) for channel in self.channels()]
-        return [s.with_remark(remark) if remark and s.name == self._map.name else s for s in statuses]
+        return [s.with_remark(remark) if remark and s.name == self.map.name else s for s in statuses]
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
@@ -200,20 +200,20 @@ class MessageStore:
     def _store(self, key: str, message: Any, now_ns: int) -> int:
         kind, _, camera = key.partition(":")
         if kind == "image":
-            image_decoding.check_image_size(message, camera, self._config.cameras.megapixels_max)
-        with self._lock:
+            image_decoding.check_image_size(message, camera)
+        with self.lock:
             if kind == "instruction":
-                self._instruction = str(message.data)
-                self._instruction_channel.put(self._instruction_channel.received + 1, None)
+                self.instruction = str(message.data)
+                self.instruction_channel.put(self.instruction_channel.received + 1, None)
                 return now_ns
             if kind == "tf_static":
-                transforms = self._transforms | convert.static_transforms(message)
+                transforms = self.transforms | convert.static_transforms(message)
                 if len(transforms) > FRAMES_MAX:
                     raise BadMessage(f"more than {FRAMES_MAX} frames in all are not kept")
-                self._transforms = transforms
-                self._tf_static.put(self._tf_static.received + 1, message)
+                self.transforms = transforms
+                self.tf_static.put(self.tf_static.received + 1, message)
                 return now_ns
-            channel = self._channel(kind, camera)
+            channel = self.channel(kind, camera)
             stamp = convert.stamp_ns(message if kind in UNFRAMED_KINDS else message.header)
             states = states_by_group(message) if kind == "lights" else {}
             if kind in CONVERTED_KINDS:
@@ -222,23 +222,23 @@ class MessageStore:
                 stamp = channel.received + 1
             elif self._is_clock_reset(channel, stamp):
                 self._restart()
-            if kind == "map" and self._vector_map is not None:
-                self._vector_map.put(message)
+            if kind == "map" and self.vector_map is not None:
+                self.vector_map.put(message)
                 message = None  # may be large: not kept after reading
             before = channel.newest()
             is_new = channel.put(stamp, message)
             if kind in LIST_KINDS:
                 channel.blocked = ""
             if kind == "lights" and is_new:
-                self._light_memory.put(stamp, states)
+                self.light_memory.put(stamp, states)
             if kind == "odometry" and is_new and before is not None:
                 self._check_for_jump(before, (stamp, message), now_ns)
             if kind == "image" and is_new:
                 if self._decodes_ahead:
                     self._decode_ahead(camera, message)
                 self._check_frozen(camera, message)
-                if camera == self._config.cameras.anchor and self._waiting_ns is None:
-                    self._waiting_ns = stamp
+                if camera == self._config.cameras.anchor and self.waiting_ns is None:
+                    self.waiting_ns = stamp
             return stamp
 
     def refuse(self, key: str, fault: BadMessage, now_ns: int) -> None:
@@ -247,8 +247,8 @@ class MessageStore:
         them; a route that is only too long is the reason to stop where there is none before it.
         """
         kind, _, camera = key.partition(":")
-        with self._lock:
-            channel = self._channel(kind, camera)
+        with self.lock:
+            channel = self.channel(kind, camera)
             channel.received += 1
             channel.refused += 1
             latest = f"{channel.name}: {channel.refused} messages refused, the last one: {fault}"
@@ -267,83 +267,83 @@ class MessageStore:
             for _, message in (before, after)
         )
         moved_m, driven_m = math.hypot(x1 - x0, y1 - y0), max(v0, v1) * dt_s
-        if dt_s > self._config.inputs.clock_jump_s or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
+        if dt_s > CLOCK_JUMP_S or not moved_m > driven_m + JUMP_M:  # NaN is handled at conversion
             return
         self._jumps.append(after[0])
-        self._odometry.add_remark(
+        self.odometry.add_remark(
             f"odometry: localisation jumped by {moved_m:.4g} m within {dt_s:.2f} s: the planner is reset", now_ns
         )
-        self._objects.messages.clear()
-        self._cache.boxes = self._cache.route_position_m = None
+        self.objects.messages.clear()
+        self.cache.boxes = self.cache.route_position_m = None
         self.restarts += 1
-        memory = self._light_memory
+        memory = self.light_memory
         memory.jump_ns = after[0]
         if memory.red_stays and (red := memory.red_groups(after[0])):
-            self._lights.add_remark(
+            self.lights.add_remark(
                 f"traffic_lights: localisation jumped: {len(red)} groups that were red count as red for "
                 f"{memory.max_age_s:g} s more, unless they are seen again",
                 now_ns,
             )
 
-    def _localisation_fault(self, stamp_ns: int) -> str:
+    def localisation_fault(self, stamp_ns: int) -> str:
         """Why localisation is not usable at this odometry stamp; empty if it is."""
         recent = sum(0 <= stamp_ns - jump <= JUMPS_WITHIN_S * 1e9 for jump in tuple(self._jumps))
         if recent < JUMPS_MAX:
             return ""
         return f"odometry: localisation jumped {recent} times within {JUMPS_WITHIN_S:g} s: check it"
 
-    def _channel(self, kind: str, camera: str) -> Channel:
+    def channel(self, kind: str, camera: str) -> Channel:
         if kind in ("image", "info"):
-            return (self._images if kind == "image" else self._infos)[camera]
+            return (self.images if kind == "image" else self.infos)[camera]
         by_kind = {
-            "odometry": self._odometry,
-            "acceleration": self._acceleration,
-            "objects": self._objects,
-            "drivable": self._drivable,
-            "obstacles": self._obstacles,
-            "lights": self._lights,
-            "max_velocity": self._max_velocity,
-            "route": self._route,
-            "map": self._map,
-            "tf_static": self._tf_static,
-            "instruction": self._instruction_channel,
-            "operation_mode": self._operation_mode,
-            "turn_indicators_status": self._turn_indicators,
+            "odometry": self.odometry,
+            "acceleration": self.acceleration,
+            "objects": self.objects,
+            "drivable": self.drivable,
+            "obstacles": self.obstacles,
+            "lights": self.lights,
+            "max_velocity": self.max_velocity,
+            "route": self.route,
+            "map": self.map,
+            "tf_static": self.tf_static,
+            "instruction": self.instruction_channel,
+            "operation_mode": self.operation_mode,
+            "turn_indicators_status": self.turn_indicators,
         }
         return by_kind[kind]
 
     def _is_clock_reset(self, channel: Channel, stamp_ns: int) -> bool:
         newest = channel.newest()
-        return newest is not None and newest[0] - stamp_ns > self._config.inputs.clock_jump_s * 1e9
+        return newest is not None and newest[0] - stamp_ns > CLOCK_JUMP_S * 1e9
 
     def _restart(self) -> None:
         """Drop all stamped messages after a clock reset, such as a bag that loops or a simulator that restarts."""
-        transforms = self._transforms
-        others = (self._odometry, self._acceleration, self._objects, self._drivable, self._obstacles, self._lights)
-        for channel in (*self._images.values(), *others, self._turn_indicators):
+        transforms = self.transforms
+        others = (self.odometry, self.acceleration, self.objects, self.drivable, self.obstacles, self.lights)
+        for channel in (*self.images.values(), *others, self.turn_indicators):
             channel.messages.clear()
             channel.stamps.clear()
         self._reset_derived()
-        self._transforms = transforms
+        self.transforms = transforms
         self.restarts += 1
 
-    def _control(self, now_ns: int) -> VehicleControl:
+    def control(self, now_ns: int) -> VehicleControl:
         """Who drives, and the signal that is on; the caller holds the lock."""
-        mode, signal = self._operation_mode.newest(), self._turn_indicators.newest()
+        mode, signal = self.operation_mode.newest(), self.turn_indicators.newest()
         return VehicleControl(
             None if mode is None else mode[1],
-            None if signal is None or self._turn_indicators.problem(now_ns) else signal[1],
+            None if signal is None or self.turn_indicators.problem(now_ns) else signal[1],
         )
 
     def _decode_ahead(self, camera: str, message: Any) -> None:
         """Start decoding in the background, which releases the GIL. If the camera's last image is still being decoded,
         the new one is decoded when a snapshot needs it."""
-        _, decoding = self._decoding.get(camera, (None, None))
+        _, decoding = self.decoding.get(camera, (None, None))
         if decoding is None or decoding.done():
-            future = self._decoders.submit(image_decoding.pixels, message, camera, *self._decoded_size(camera))
-            self._decoding[camera] = message, future
+            future = self._decoders.submit(image_decoding.pixels, message, camera, *self.decoded_size(camera))
+            self.decoding[camera] = message, future
 
-    def _decoded_size(self, camera: str) -> tuple[int, int]:
+    def decoded_size(self, camera: str) -> tuple[int, int]:
         return self._image_size if self._rig is None else self._rig.size(camera, self._image_size)
 
     def _check_frozen(self, camera: str, message: Any) -> None:
@@ -352,9 +352,9 @@ class MessageStore:
         self._frozen[camera] = self._frozen[camera] + 1 if same else 0
         self._digests[camera] = digest
         count = self._frozen[camera] + 1
-        self._images[camera].blocked = (
+        self.images[camera].blocked = (
             f"image {camera}: the same image {count} times in a row: the camera is frozen"
-            if count > self._config.cameras.frozen_after
+            if count > FROZEN_AFTER
             else ""
         )
 

@@ -33,7 +33,7 @@ from ...features.vectors import VectorInputs
 from ...infra.installing import pip_extra
 from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
-from ..graphs import GoalChoice, check_feeds, file_names, graph_inputs, input_spec, make_feature_cache, run_batched
+from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
 from ..vector_batch import batch, noisy_futures
 from . import engine_cache
 from .cuda_device import CudaDevice, CudaError
@@ -95,7 +95,7 @@ class TrtNetwork:
         self.backend_description = f"{opened}, {_warm_up(list(self._calls.values()), capture)}"
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        out = self._read("prefill_goal", inputs, self.goal_choice.inputs(self._card))
+        out = self._read("prefill_goal", inputs, self.goal_choice.inputs())
         return self.goal_choice.prefilled(self._scene, out["actions"], out["goal_log_probs"], out["valid"])
 
     def prefill(self, inputs: ModelInputs) -> Any:
@@ -372,7 +372,6 @@ class Engine:
     holds: tuple[Any, ...]  # objects that must not be freed before it
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
-    names: Mapping[str, str]  # of the tensors in the engine
 
 
 def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: str) -> Engine:
@@ -383,14 +382,13 @@ def _load_engine(trt: Any, logger: TrtLogger, key: EngineKey, folder: Path, do: 
     engine = logger.create(lambda: runtime.deserialize_cuda_engine(plan), what)
     execution = logger.create(engine.create_execution_context, f"room to run {key.graph}")
     inputs, outputs = dict[str, Tensor](), dict[str, Tensor]()
-    names = file_names(map(engine.get_tensor_name, range(engine.num_io_tensors)))
-    for name, tensor in names.items():
-        kind = engine.get_tensor_dtype(tensor).name
+    for name in map(engine.get_tensor_name, range(engine.num_io_tensors)):
+        kind = engine.get_tensor_dtype(name).name
         if kind not in DTYPES:
-            raise EngineError(f"the engine of {key.graph} has {kind} {tensor}, which no exported graph has: {do}")
-        side = inputs if engine.get_tensor_mode(tensor) == trt.TensorIOMode.INPUT else outputs
-        side[name] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(tensor)))
-    return Engine(execution, (logger.sink, runtime, engine), inputs, outputs, names)
+            raise EngineError(f"the engine of {key.graph} has {kind} {name}, which no exported graph has: {do}")
+        side = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
+        side[name] = Tensor(np.dtype(DTYPES[kind]), tuple(engine.get_tensor_shape(name)))
+    return Engine(execution, (logger.sink, runtime, engine), inputs, outputs)
 
 
 def _share_context(gpu: CudaDevice, engines: Mapping[str, Engine], kind: str) -> dict[str, int]:
@@ -444,8 +442,8 @@ class Call:
         )
         self.graph: int | None = None  # of `capture`; without it the parts are queued one by one
         addresses = {**shared_addresses, **self._in.addresses, **self._out.addresses}
-        for tensor, stored in engine.names.items():
-            if not engine.execution.set_tensor_address(stored, addresses[tensor]):
+        for tensor in (*engine.inputs, *engine.outputs):
+            if not engine.execution.set_tensor_address(tensor, addresses[tensor]):
                 raise EngineError(f"TensorRT does not bind {tensor} of {name}: {logger.take_errors()}")
         if missing := engine.execution.infer_shapes():
             raise EngineError(f"TensorRT does not know the shape of {', '.join(missing)} of {name}")

@@ -15,11 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core import geometry
-from ...core.config import ScoringConfig
 from ...core.domain import Array
 from ...scoring import metrics
 from ...scoring.contacts import AgentTracks
-from ...scoring.scorer import WAYPOINTS, Scene, ScoreCard, judge_alone, judge_among_agents
+from ...scoring.scorer import (
+    COMFORT_WEIGHT,
+    PROGRESS_WEIGHT,
+    TTC_WEIGHT,
+    WAYPOINTS,
+    Scene,
+    ScoreCard,
+    judge_alone,
+    judge_among_agents,
+)
 from ...scoring.simulate import DT_S, HORIZON_S, STATE_SIZE, STEPS, VX, X, centers, simulate
 
 DECISION_STEP_S = 0.25  # between two decisions of a driver
@@ -156,7 +164,6 @@ def _best_of(scene: Scene, candidates: _Candidates, states: Array, some: Array) 
 
 def _score_bounds(scene: Scene, states: Array) -> Array:
     """(N,) the score of each candidate if it meets no agent and no light, and leaves the road at no other instants."""
-    config = ScoringConfig()
     center, size = centers(states, scene.vehicle), np.array([scene.vehicle.length_m, scene.vehicle.width_m])
     off_road = metrics.ego_areas(center[:, ROAD_SAMPLES], size, scene.areas, scene.grid).off_road.any(axis=1)
     comfort = metrics.comfort_flags(states, scene.vehicle, metrics.COMFORT_SANE).all(axis=1)
@@ -165,8 +172,8 @@ def _score_bounds(scene: Scene, states: Array) -> Array:
     share = np.ones(len(states))
     if reference_m > metrics.LEAST_PROGRESS_M:
         share = np.minimum(progress_m / reference_m, 1.0)
-    earned = config.progress_weight * share + config.ttc_weight + config.comfort_weight * comfort
-    weight = config.progress_weight + config.ttc_weight + config.comfort_weight
+    earned = PROGRESS_WEIGHT * share + TTC_WEIGHT + COMFORT_WEIGHT * comfort
+    weight = PROGRESS_WEIGHT + TTC_WEIGHT + COMFORT_WEIGHT
     return np.where(off_road, 0.0, earned / weight)
 
 
