@@ -7,18 +7,19 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-avx2 test-tensorrt test-cluster doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 sanitize test-tensorrt test-cluster doctor lint audit format bench clean train
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
 	@echo "make test       the tests (minutes); their times: out/durations-*.txt"
 	@echo "make test-long  all tests: builds from scratch, both message layouts, every town, more random examples"
 	@echo "make test-avx2  the tests as on a processor without AVX-512"
+	@echo "make sanitize   the compiled kernels under AddressSanitizer and UndefinedBehaviorSanitizer, with their tests"
 	@echo "make test-tensorrt  NVIDIA's parser and builder on all exported graphs, without a GPU (fetches 95 MB from NVIDIA)"
 	@echo "make doctor     what is installed, what is missing, what to do"
-	@echo "make lint       ruff, mypy and the tests of documents, imports, words and packages"
+	@echo "make lint       ruff, mypy, clang-format and the tests of documents, imports, words and packages"
 	@echo "make audit      is what is installed what was chosen, and is any of it known to be vulnerable"
-	@echo "make format     let ruff put the code in shape"
+	@echo "make format     let ruff and clang-format put the code in shape"
 	@echo "make bench      timings of the node on this machine"
 	@echo "make train      the small network from scratch, supervised and by reward, in five hours on two cores"
 	@echo "make test-cluster  two nodes of Ray on this machine, one killed, and shared storage"
@@ -59,6 +60,9 @@ AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SP
 test-avx2: setup
 	@cd "$(ROOT)" && env $(AVX2) $(BIN)/python -m pytest -m "not long and not meta" $(ARGS)
 
+sanitize: setup
+	@"$(ROOT)/tools/sanitize" $(ARGS)
+
 # beside the virtual environment's packages: the library is proprietary, and only these tests use it
 RTX := .venv/tensorrt-rtx
 test-tensorrt: setup
@@ -72,14 +76,16 @@ test-cluster: setup
 doctor: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive doctor $(ARGS)
 
+SOURCES := src/*.cpp src/*.hpp
 lint: setup
-	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(META)
+	@cd "$(ROOT)" && $(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/clang-format --dry-run -Werror $(SOURCES)
+	@cd "$(ROOT)" && $(BIN)/mypy && $(META)
 
 audit: setup
 	@cd "$(ROOT)" && $(BIN)/python tools/audit
 
 format: setup
-	@cd "$(ROOT)" && $(BIN)/ruff check --fix && $(BIN)/ruff format
+	@cd "$(ROOT)" && $(BIN)/ruff check --fix && $(BIN)/ruff format && $(BIN)/clang-format -i $(SOURCES)
 
 bench: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive bench node $(ARGS)

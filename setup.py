@@ -1,26 +1,53 @@
 """For `pip install` on a machine without ROS; in a ROS workspace CMakeLists.txt installs the package."""
 
 import platform
+import sysconfig
 from pathlib import Path
 
+import nanobind
 from setuptools import Extension, setup
 
 FILES = [file for folder in ("config", "models") for file in sorted(Path(folder).rglob("*")) if file.is_file()]
 SOURCES = Path("src")
+# The same sources and flags as in src/CMakeLists.txt, which makes warnings errors on request; here they stay warnings:
+# a user's compiler may be newer than any that we have seen.
+KERNELS = (
+    *("agent_bindings", "agents", "areas", "comfort", "contacts", "drivable", "frenet", "module", "motion"),
+    *("plan_bindings", "polylines", "safety", "score_bindings", "simulate", "waypoints"),
+)
 FLAGS = (SOURCES / "compile_flags.txt").read_text().split()
 if platform.machine() in ("x86_64", "AMD64"):
     FLAGS.append("-march=x86-64-v3")
+NANOBIND = Path(nanobind.include_dir())
+NANOBIND_FLAGS = ["-std=c++17", "-O3", "-g0", "-DNDEBUG", "-fvisibility=hidden", "-fno-strict-aliasing"]
+NANOBIND_FLAGS += ["-ffunction-sections", "-fdata-sections"]
 
 setup(
     # the same places as in CMakeLists.txt
     data_files=[(f"share/reflectdrive/{file.parent}", [str(file)]) for file in FILES],
-    # the same sources and flags as in CMakeLists.txt
+    # compiled for every processor: its constructors run before src/module.cpp has checked the processor
+    libraries=[
+        (
+            "nanobind-static",
+            {
+                "sources": [str(Path(nanobind.source_dir()) / "nb_combined.cpp")],
+                "include_dirs": [
+                    str(NANOBIND),
+                    str(NANOBIND.parent / "ext/robin_map/include"),
+                    sysconfig.get_path("include"),
+                ],
+                "cflags": NANOBIND_FLAGS,
+            },
+        )
+    ],
     ext_modules=[
         Extension(
             "reflectdrive_kernels",
-            sources=sorted(map(str, SOURCES.glob("*.cpp"))),
+            sources=[str(SOURCES / f"{name}.cpp") for name in KERNELS],
             depends=sorted(map(str, (*SOURCES.glob("*.hpp"), SOURCES / "compile_flags.txt"))),
-            extra_compile_args=FLAGS,
+            # without Python's own -fwrapv, with which GCC rounds some sums in another order than in the build of CMake
+            extra_compile_args=[*FLAGS, "-fno-wrapv", "-g0", f"-isystem{NANOBIND}"],
+            extra_link_args=["-Wl,--gc-sections"],
             language="c++",
         )
     ],

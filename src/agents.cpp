@@ -10,8 +10,6 @@
 namespace reflectdrive {
 namespace {
 
-constexpr double kDt = 0.1;
-
 // The integral of exp(-t / decay) from 0 to `time`.
 double decayed(double time, double decay) { return -decay * std::expm1(-time / decay); }
 
@@ -39,7 +37,8 @@ void find_leads(const RoadUsers& agents, const LeadRule& rule, long long* rows, 
     rows[a] = 0, gaps[a] = INFINITY;
     if (!agents.follows[a] || !(agents.speeds[a] > rule.moving_mps)) continue;
     const double *pose = agents.poses + 3 * a, *size = agents.sizes + 2 * a;
-    const double cos = std::cos(pose[2]), sin = std::sin(pose[2]), way = (agents.facing[a] > 0.0) - (agents.facing[a] < 0.0);
+    const double cos = std::cos(pose[2]), sin = std::sin(pose[2]),
+                 way = (agents.facing[a] > 0.0) - (agents.facing[a] < 0.0);
     for (int b = 0; b < agents.count; ++b) {
       const double *other = agents.poses + 3 * b, *its_size = agents.sizes + 2 * b;
       const double dx = other[0] - pose[0], dy = other[1] - pose[1];
@@ -55,8 +54,8 @@ void find_leads(const RoadUsers& agents, const LeadRule& rule, long long* rows, 
   }
 }
 
-void along_arcs(const double* poses, const double* velocities, const double* yaw_rates, int agents, const double* driven,
-                int count, double decay_s, double least_mps, double* found) {
+void along_arcs(const double* poses, const double* velocities, const double* yaw_rates, int agents,
+                const double* driven, int count, double decay_s, double least_mps, double* found) {
   for (int a = 0; a < agents; ++a) {
     const double *pose = poses + 3 * a, *way = driven + static_cast<long long>(a) * count;
     double* at = found + 3 * static_cast<long long>(a) * count;
@@ -76,10 +75,11 @@ void along_arcs(const double* poses, const double* velocities, const double* yaw
   }
 }
 
-void along_road(const Route& route, const double* at, const double* beside, const double* poses, const double* speeds, int agents,
-                const double* driven, int count, double decay_s, double least_mps, double* found) {
+void along_road(const Route& route, const double* at, const double* beside, const double* poses, const double* speeds,
+                int agents, const double* driven, int count, double decay_s, double least_mps, double* found) {
   const int last = route.count - 1;
-  std::vector<double> cos(route.count), sin(route.count), lane_m(route.count), moved(2 * count), places(2 * count), lasting(count);
+  std::vector<double> cos(route.count), sin(route.count), lane_m(route.count), moved(2 * count), places(2 * count),
+      lasting(count);
   for (int r = 0; r <= last; ++r) cos[r] = std::cos(route.headings[r]), sin[r] = std::sin(route.headings[r]);
   for (int a = 0; a < agents; ++a) {
     const double *pose = poses + 3 * a, *way = driven + static_cast<long long>(a) * count;
@@ -88,11 +88,13 @@ void along_road(const Route& route, const double* at, const double* beside, cons
     // Distances along the agent's lane, at its offset from the road, to distances along the road.
     double x = 0.0, y = 0.0;
     for (int r = 0; r <= last; ++r) {
-      const double lane_x = route.places[2 * r] - beside[a] * sin[r], lane_y = route.places[2 * r + 1] + beside[a] * cos[r];
+      const double lane_x = route.places[2 * r] - beside[a] * sin[r],
+                   lane_y = route.places[2 * r + 1] + beside[a] * cos[r];
       lane_m[r] = r ? lane_m[r - 1] + std::hypot(lane_x - x, lane_y - y) : 0.0;
       x = lane_x, y = lane_y;
     }
-    const double begins = interpolate(route.at, lane_m.data(), route.count, at[a]), across = speeds[a] * std::sin(turned);
+    const double begins = interpolate(route.at, lane_m.data(), route.count, at[a]),
+                 across = speeds[a] * std::sin(turned);
     const double pace = std::max(speeds[a], least_mps), off = wrap(turned - (with_road > 0.0 ? 0.0 : kPi));
     for (int t = 0; t < count; ++t) {
       const double along = begins + with_road * way[t], beyond = along - std::clamp(along, 0.0, lane_m[last]);
@@ -118,9 +120,11 @@ void continue_tracks(const double* poses, int agents, int count, double dt_s, do
     headings[0] = knots[2];
     for (int k = 1; k < count; ++k) headings[k] = unwrap(headings[k - 1], knots[3 * k + 2]);
     for (int t = 0; t < kSamples; ++t) {
-      const double time = kDt * t / dt_s;
-      const int before = std::clamp(static_cast<int>(time), 0, std::max(count - 2, 0)), after = std::min(before + 1, count - 1);
-      const double share = time - before, dx = knots[3 * after] - knots[3 * before], dy = knots[3 * after + 1] - knots[3 * before + 1];
+      const double time = kDtS * t / dt_s;
+      const int before = std::clamp(static_cast<int>(time), 0, std::max(count - 2, 0)),
+                after = std::min(before + 1, count - 1);
+      const double share = time - before, dx = knots[3 * after] - knots[3 * before],
+                   dy = knots[3 * after + 1] - knots[3 * before + 1];
       double* at = found + 3 * (static_cast<long long>(a) * kSamples + t);
       at[0] = knots[3 * before] + dx * share, at[1] = knots[3 * before + 1] + dy * share;
       at[2] = wrap(headings[before] + (headings[after] - headings[before]) * std::min(share, 1.0));

@@ -8,9 +8,7 @@ namespace reflectdrive {
 inline constexpr double kPi = 3.14159265358979323846;
 
 // Brought to [-pi, pi); exact for angles that are there already.
-inline double wrap(double angle) {
-  return angle - 2 * kPi * std::floor((angle + kPi) / (2 * kPi));
-}
+inline double wrap(double angle) { return angle - 2 * kPi * std::floor((angle + kPi) / (2 * kPi)); }
 
 // The angle, less whole turns, that is nearest to the one before, as numpy.unwrap has it.
 inline double unwrap(double before, double angle) {

@@ -11,9 +11,9 @@ namespace {
 
 constexpr double kWrongWay[] = {2.0, 6.0};  // m: less is 1, less is 0.5, else 0
 constexpr int kWrongWaySteps = 10;
-constexpr double kSlackM = 1e-6;   // by which cells are enlarged when edges are sorted into them
-constexpr double kLevelM = 1e-9;   // of an edge's rise, below which it has no slope
-constexpr double kCloseM = 1e-7;   // a point nearer than this to an edge is put to shapely
+constexpr double kSlackM = 1e-6;  // by which cells are enlarged when edges are sorted into them
+constexpr double kLevelM = 1e-9;  // of an edge's rise, below which it has no slope
+constexpr double kCloseM = 1e-7;  // a point nearer than this to an edge is put to shapely
 
 // Between 0 and `most`, also of a value that is none.
 double at_least_0(double value, double most) { return value > 0.0 ? std::min(value, most) : 0.0; }
@@ -24,12 +24,12 @@ bool any(const uint64_t* set, const uint64_t* mask, int words) {
   return found != 0;
 }
 
-long long clamp(double value, long long most) {
-  return static_cast<long long>(std::min(std::max(value, 0.0), static_cast<double>(most)));
+int clamp(double value, int most) {
+  return static_cast<int>(std::min(std::max(value, 0.0), static_cast<double>(most)));
 }
 
-// Calls visit(edge, cell) for the cells that each edge meets, edges in their order. Within a row of cells, an edge covers one
-// stretch of columns.
+// Calls visit(edge, cell) for the cells that each edge meets, edges in their order. Within a row of cells, an edge
+// covers one stretch of columns.
 template <class Visit>
 void visit_cells(const AreaEdges& edges, const AreaGrid& grid, Visit visit) {
   const double cell_m = grid.cell_m;
@@ -39,14 +39,15 @@ void visit_cells(const AreaEdges& edges, const AreaGrid& grid, Visit visit) {
     const double low = std::min(ay, by), high = std::max(ay, by), rise = by - ay;
     const bool is_level = std::abs(rise) < kLevelM;
     const double slope = is_level ? 0.0 : (bx - ax) / rise;
-    const long long first = clamp(std::floor((low - kSlackM) / cell_m), grid.rows);
-    const long long end = clamp(std::floor((high + kSlackM) / cell_m) + 1.0, grid.rows);
-    for (long long row = first; row < end; ++row) {
-      const double at = std::clamp(row * cell_m - kSlackM, low, high), to = std::clamp((row + 1) * cell_m + kSlackM, low, high);
+    const int first = clamp(std::floor((low - kSlackM) / cell_m), grid.rows);
+    const int end = clamp(std::floor((high + kSlackM) / cell_m) + 1.0, grid.rows);
+    for (int row = first; row < end; ++row) {
+      const double at = std::clamp(row * cell_m - kSlackM, low, high),
+                   to = std::clamp((row + 1) * cell_m + kSlackM, low, high);
       const double one = is_level ? ax : ax + slope * (at - ay), other = is_level ? bx : ax + slope * (to - ay);
-      const long long left = clamp(std::floor((std::min(one, other) - kSlackM) / cell_m), grid.columns);
-      const long long right = clamp(std::floor((std::max(one, other) + kSlackM) / cell_m) + 1.0, grid.columns);
-      for (long long column = left; column < right; ++column) visit(e, row * grid.columns + column);
+      const int left = clamp(std::floor((std::min(one, other) - kSlackM) / cell_m), grid.columns);
+      const int right = clamp(std::floor((std::max(one, other) + kSlackM) / cell_m) + 1.0, grid.columns);
+      for (int column = left; column < right; ++column) visit(e, static_cast<long long>(row) * grid.columns + column);
     }
   }
 }
@@ -67,7 +68,8 @@ bool enters(double ax, double ay, double bx, double by, double half_length, doub
 }
 
 void points_of_box(const AreaBoxes& boxes, long long box, double* at) {
-  const double *pose = boxes.centers + 3 * box, x = pose[0], y = pose[1], cos = std::cos(pose[2]), sin = std::sin(pose[2]);
+  const double *pose = boxes.centers + 3 * box, x = pose[0], y = pose[1], cos = std::cos(pose[2]),
+               sin = std::sin(pose[2]);
   const double ahead_x = 0.5 * boxes.length_m * cos, ahead_y = 0.5 * boxes.length_m * sin;
   const double left_x = -0.5 * boxes.width_m * sin, left_y = 0.5 * boxes.width_m * cos;
   at[0] = x + ahead_x + left_x, at[1] = y + ahead_y + left_y;
@@ -79,7 +81,8 @@ void points_of_box(const AreaBoxes& boxes, long long box, double* at) {
 }
 
 // The five flags of a box, `stride` apart, from the sets (6, words) of its points.
-void flags_of_box(const uint64_t* corners, int words, const AreaKinds& kinds, bool road_known, bool* flags, long long stride) {
+void flags_of_box(const uint64_t* corners, int words, const AreaKinds& kinds, bool road_known, bool* flags,
+                  long long stride) {
   const uint64_t *center = corners + 4 * words, *rear = center + words;
   int lanes = 0;
   bool within = false;
@@ -106,19 +109,22 @@ void flags_of_box(const uint64_t* corners, int words, const AreaKinds& kinds, bo
 }  // namespace
 
 long long count_edge_cells(const AreaEdges& edges, const AreaGrid& grid, long long* first) {
-  const long long cells = grid.rows * grid.columns;
+  const long long cells = grid.cells();
   std::fill(first, first + cells + 1, 0);
   visit_cells(edges, grid, [&](long long, long long cell) { ++first[cell + 1]; });
   for (long long cell = 0; cell < cells; ++cell) first[cell + 1] += first[cell];
   return first[cells];
 }
 
-void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long long* first, double* of_cells, uint64_t* bits) {
-  const long long cells = grid.rows * grid.columns, pairs = first[cells];
+void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long long* first, double* of_cells,
+                     uint64_t* bits) {
+  const long long cells = grid.cells(), pairs = first[cells];
   std::vector<long long> next(first, first + cells);
   visit_cells(edges, grid, [&](long long e, long long cell) {
-    const long long row = cell / grid.columns, column = cell - row * grid.columns, place = next[cell]++;
-    const double x = grid.low_x + (column + grid.reference_x) * grid.cell_m, y = grid.low_y + (row + grid.reference_y) * grid.cell_m;
+    const int row = static_cast<int>(cell / grid.columns), column = static_cast<int>(cell % grid.columns);
+    const long long place = next[cell]++;
+    const double x = grid.low_x + (column + grid.reference_x) * grid.cell_m,
+                 y = grid.low_y + (row + grid.reference_y) * grid.cell_m;
     const double ax = edges.starts[2 * e] - x, ay = edges.starts[2 * e + 1] - y;
     const double bx = edges.stops[2 * e] - x, by = edges.stops[2 * e + 1] - y;
     const double values[] = {ax, ay, bx, by, ax * by - ay * bx, kCloseM * std::hypot(bx - ax, by - ay)};
@@ -128,29 +134,33 @@ void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long lo
 }
 
 void draw_references(const AreaEdges& edges, const AreaGrid& grid, uint64_t* references) {
-  const long long cells = grid.rows * grid.columns;
+  const long long cells = grid.cells();
   for (long long e = 0; e < edges.count; ++e) {
     const double *start = edges.starts + 2 * e, *stop = edges.stops + 2 * e;
     const double low = std::min(start[1], stop[1]), high = std::max(start[1], stop[1]);
-    const long long first = clamp(std::ceil((low - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);
-    const long long end = clamp(std::ceil((high - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);  // a vertex counts once
-    for (long long row = first; row < end; ++row) {
+    const int first = clamp(std::ceil((low - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);
+    const long long end =
+        clamp(std::ceil((high - grid.low_y) / grid.cell_m - grid.reference_y), grid.rows);  // a vertex counts once
+    for (int row = first; row < end; ++row) {
       const double y = grid.low_y + grid.cell_m * (row + grid.reference_y);
       const double x = start[0] + (y - start[1]) / (stop[1] - start[1]) * (stop[0] - start[0]);
-      const double column = std::ceil((x - grid.low_x) / grid.cell_m - grid.reference_x);  // first reference right of the edge
+      const double column =
+          std::ceil((x - grid.low_x) / grid.cell_m - grid.reference_x);  // first reference right of the edge
       if (column >= grid.columns) continue;
-      const long long cell = row * grid.columns + clamp(column, grid.columns);
-      for (int word = 0; word < edges.words; ++word) references[word * cells + cell] ^= edges.bits[e * edges.words + word];
+      const long long cell = static_cast<long long>(row) * grid.columns + clamp(column, grid.columns);
+      for (int word = 0; word < edges.words; ++word)
+        references[word * cells + cell] ^= edges.bits[e * edges.words + word];
     }
   }
   for (int word = 0; word < edges.words; ++word)
-    for (long long row = 0; row < grid.rows; ++row) {
-      uint64_t* at = references + word * cells + row * grid.columns;
-      for (long long column = 1; column < grid.columns; ++column) at[column] ^= at[column - 1];
+    for (int row = 0; row < grid.rows; ++row) {
+      uint64_t* at = references + word * cells + static_cast<long long>(row) * grid.columns;
+      for (int column = 1; column < grid.columns; ++column) at[column] ^= at[column - 1];
     }
 }
 
-long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* uncertain) {
+long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets,
+                          bool* uncertain) {
   const double scale = 1.0 / index.cell_m;
   const double *ax = index.edges, *ay = ax + index.edge_count, *bx = ay + index.edge_count, *by = bx + index.edge_count,
                *left = by + index.edge_count, *close = left + index.edge_count;
@@ -177,7 +187,8 @@ long long polygons_around(const AreaCells& index, const double* points, long lon
   return uncertain_count;
 }
 
-void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known, bool* flags) {
+void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known,
+                bool* flags) {
   for (long long b = 0; b < boxes; ++b) flags_of_box(sets + 6 * b * words, words, kinds, road_known, flags + b, boxes);
 }
 
@@ -185,8 +196,8 @@ void box_points(const AreaBoxes& boxes, double* points) {
   for (long long b = 0; b < boxes.count; ++b) points_of_box(boxes, b, points + 12 * b);
 }
 
-long long area_flags_of_boxes(const AreaCells& index, const AreaBoxes& boxes, const AreaKinds& kinds, bool road_known, bool* flags,
-                              bool* uncertain) {
+long long area_flags_of_boxes(const AreaCells& index, const AreaBoxes& boxes, const AreaKinds& kinds, bool road_known,
+                              bool* flags, bool* uncertain) {
   constexpr int kBoxes = 64;  // at a time: their points stay in the cache
   std::vector<uint64_t> sets(6 * kBoxes * index.words);
   double points[12 * kBoxes];
@@ -217,7 +228,8 @@ void red_light_contacts(const double* centers, int candidates, double length_m, 
   for (int n = 0; n < candidates; ++n)
     for (int t = 0; t < kInstants && score[n] > 0.0; ++t) {
       const double* pose = centers + 3 * (n * kInstants + t);
-      if (!red[t] || pose[0] < low_x - radius || pose[0] > high_x + radius || pose[1] < low_y - radius || pose[1] > high_y + radius)
+      if (!red[t] || pose[0] < low_x - radius || pose[0] > high_x + radius || pose[1] < low_y - radius ||
+          pose[1] > high_y + radius)
         continue;
       // A polygon and a box touch if an edge enters the box, or if the box is inside.
       const double cos = std::cos(pose[2]), sin = std::sin(pose[2]);
@@ -225,7 +237,8 @@ void red_light_contacts(const double* centers, int candidates, double length_m, 
       for (int v = 0, before = vertices - 1; v < vertices && !touches; before = v++) {
         const double ax = ring[2 * before] - pose[0], ay = ring[2 * before + 1] - pose[1];
         const double bx = ring[2 * v] - pose[0], by = ring[2 * v + 1] - pose[1];
-        touches = enters(ax * cos + ay * sin, ay * cos - ax * sin, bx * cos + by * sin, by * cos - bx * sin, 0.5 * length_m, 0.5 * width_m);
+        touches = enters(ax * cos + ay * sin, ay * cos - ax * sin, bx * cos + by * sin, by * cos - bx * sin,
+                         0.5 * length_m, 0.5 * width_m);
         if ((ay > 0) != (by > 0) && (ax * by - ay * bx > 0) == (by > ay)) inside = !inside;
       }
       if (touches || inside) score[n] = 0.0;
@@ -237,7 +250,8 @@ void driving_direction(const double* centers, int candidates, const bool* wrong,
     const double* poses = centers + 3 * n * kInstants;
     double way[kInstants], worst = 0.0;  // driven the wrong way until then; within a second
     for (int t = 0; t < kInstants; ++t) {
-      const double step = t == 0 ? 0.0 : std::hypot(poses[3 * t] - poses[3 * t - 3], poses[3 * t + 1] - poses[3 * t - 2]);
+      const double step =
+          t == 0 ? 0.0 : std::hypot(poses[3 * t] - poses[3 * t - 3], poses[3 * t + 1] - poses[3 * t - 2]);
       way[t] = (t == 0 ? 0.0 : way[t - 1]) + (wrong[n * kInstants + t] ? step : 0.0);
       worst = std::max(worst, way[t] - (t > kWrongWaySteps ? way[t - kWrongWaySteps - 1] : 0.0));
     }

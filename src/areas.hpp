@@ -10,8 +10,8 @@ namespace reflectdrive {
 // reference, ax by - ay bx, and the distance from the line, times its length, below which a point is put to shapely.
 struct AreaCells {
   double low_x, low_y, cell_m, reference_x, reference_y;  // references in cells
-  long long rows, columns, cells, edge_count;
-  int words;
+  int rows, columns, words;
+  long long cells, edge_count;
   const uint64_t* references;
   const long long* first;
   const double* edges;
@@ -22,7 +22,8 @@ struct AreaCells {
 // Square cells over a rectangle, each with a reference point; what lies beyond belongs to the cells at the border.
 struct AreaGrid {
   double low_x, low_y, cell_m, reference_x, reference_y;  // references in cells
-  long long rows, columns;
+  int rows, columns;
+  long long cells() const { return static_cast<long long>(rows) * columns; }
 };
 
 // E edges of polygons, with the sets of the polygons that they belong to.
@@ -38,15 +39,17 @@ struct AreaEdges {
 long long count_edge_cells(const AreaEdges& edges, const AreaGrid& grid, long long* first);
 
 // Fills the arrays `edges` (6, pairs) and `edge_bits` (words, pairs) of an index, in the order of `first`.
-void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long long* first, double* of_cells, uint64_t* bits);
+void fill_edge_cells(const AreaEdges& edges, const AreaGrid& grid, const long long* first, double* of_cells,
+                     uint64_t* bits);
 
-// Sets (words, cells) of the polygons around each cell's reference point; zeros at first. Each row of references is walked
-// from the left, edges flip their bits.
+// Sets (words, cells) of the polygons around each cell's reference point; zeros at first. Each row of references is
+// walked from the left, edges flip their bits.
 void draw_references(const AreaEdges& edges, const AreaGrid& grid, uint64_t* references);
 
 // Sets (P, words) of the polygons that contain points (P, 2). `uncertain` (P) are those that need an exact test; their
 // number is returned.
-long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets, bool* uncertain);
+long long polygons_around(const AreaCells& index, const double* points, long long count, uint64_t* sets,
+                          bool* uncertain);
 
 // Polygons by their meaning, each a set of `words`.
 struct AreaKinds {
@@ -67,10 +70,10 @@ void box_points(const AreaBoxes& boxes, double* points);
 // (as it is, if `road_known`); centre off the route's lanes; centre, and rear axle, in an intersection.
 void area_flags(const uint64_t* sets, long long boxes, int words, const AreaKinds& kinds, bool road_known, bool* flags);
 
-// Flags (5, B) of boxes from the cells of an index. `uncertain` (B) are boxes with a point that needs an exact test; their
-// number is returned.
-long long area_flags_of_boxes(const AreaCells& index, const AreaBoxes& boxes, const AreaKinds& kinds, bool road_known, bool* flags,
-                              bool* uncertain);
+// Flags (5, B) of boxes from the cells of an index. `uncertain` (B) are boxes with a point that needs an exact test;
+// their number is returned.
+long long area_flags_of_boxes(const AreaCells& index, const AreaBoxes& boxes, const AreaKinds& kinds, bool road_known,
+                              bool* flags, bool* uncertain);
 
 // Whether boxes at centre poses (N, 41, 3) touch a ring (V, 2) while it is red (41): sets score (N) to 0.
 void red_light_contacts(const double* centers, int candidates, double length_m, double width_m, const double* ring,

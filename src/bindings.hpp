@@ -1,5 +1,12 @@
-// How a kernel takes its arguments from Python and returns its result.
+// What the bindings share: how a kernel becomes a Python function, and groups of arguments, which are tuples in Python.
 #pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/tuple.h>
+
+#include <array>
+#include <tuple>
 
 #include "arrays.hpp"
 #include "contacts.hpp"
@@ -9,118 +16,93 @@
 namespace reflectdrive {
 
 using Doubles = Array<const double>;
+using Floats = Array<const float>;
 using Flags = Array<const bool>;
+using Integers = Array<const long long>;
+using Words = Array<const uint64_t>;
+using DoublesOut = Array<double>;
+using FlagsOut = Array<bool>;
+using IntegersOut = Array<long long>;
+using WordsOut = Array<uint64_t>;
 
-// The arguments of a call, taken one after another.
-class Arguments {
- public:
-  Arguments(PyObject* const* values, Py_ssize_t count) : values_(values), left_(count) {}
-  PyObject* next() {
-    if (left_ == 0) throw std::invalid_argument("too few arguments");
-    --left_;
-    return *values_++;
-  }
-  double number() {
-    const double value = PyFloat_AsDouble(next());
-    if (value == -1.0 && PyErr_Occurred()) throw PythonError();
-    return value;
-  }
-  long integer() {
-    const long value = PyLong_AsLong(next());
-    if (value == -1 && PyErr_Occurred()) throw PythonError();
-    return value;
-  }
-  void end() const {
-    if (left_ != 0) throw std::invalid_argument("too many arguments");
-  }
-  struct PythonError {};  // Python has the sentence already
+void bind_agents(nanobind::module_& module);
+void bind_plans(nanobind::module_& module);
+void bind_scores(nanobind::module_& module);
 
- private:
-  PyObject* const* values_;
-  Py_ssize_t left_;
+// The guard of a kernel that is shorter than releasing Python's lock.
+struct KeepLock {
+  KeepLock() {}
 };
 
-// Runs `body(arguments)`; what it throws becomes a ValueError with the function's name.
-template <class Body>
-PyObject* call(const char* name, PyObject* const* values, Py_ssize_t count, Body body) {
-  try {
-    Arguments arguments(values, count);
-    const long long result = body(arguments);
-    arguments.end();
-    return PyLong_FromLongLong(result);
-  } catch (const Arguments::PythonError&) {
-    return nullptr;
-  } catch (const std::exception& fault) {
-    PyErr_Format(PyExc_ValueError, "%s: %s", name, fault.what());
-    return nullptr;
-  }
+template <class Guard, class Body, class Result, class... Arguments>
+void bind_body(nanobind::module_& module, const char* name, Body body, Result (Body::*)(Arguments...) const) {
+  module.def(name, [name, body](Arguments... arguments) -> Result {
+    const Guard guard;
+    try {
+      return body(arguments...);
+    } catch (const std::invalid_argument& fault) {
+      throw std::invalid_argument(std::string(name) + ": " + fault.what());
+    }
+  });
 }
 
-// Without Python's lock: no Python object may be touched.
-template <class Body>
-void unlocked(Body body) {
-  Py_BEGIN_ALLOW_THREADS
-  body();
-  Py_END_ALLOW_THREADS
+// Adds a function, which runs without Python's lock. An array that it refuses is a ValueError with the names of both.
+template <class Guard = nanobind::gil_scoped_release, class Body>
+void bind(nanobind::module_& module, const char* name, Body body) {
+  bind_body<Guard>(module, name, body, &Body::operator());
 }
 
-#define KERNEL(name) PyObject* py_##name(PyObject*, PyObject* const* values, Py_ssize_t count)
+// A struct of numbers from a tuple of as many.
+template <class Struct, std::size_t count>
+Struct as(const std::array<double, count>& values) {
+  return std::apply([](auto... each) { return Struct{each...}; }, values);
+}
 
-// Five arguments: columns (5, A, 51) with x, y, cosine and sine of the heading and speed; present; sizes; static.
-class AgentArguments {
- public:
-  explicit AgentArguments(Arguments& take)
-      : columns_(take.next(), "columns", 3), present_(take.next(), "present", 2), sizes_(take.next(), "sizes", 2),
-        fixed_(take.next(), "static", 1) {
-    const Py_ssize_t agents = present_.size(0);
-    columns_.of(0, 5, "columns").of(1, agents, "columns").of(2, kSamples, "columns");
-    present_.of(1, kSamples, "present"), sizes_.of(0, agents, "sizes").of(1, 2, "sizes"), fixed_.of(0, agents, "static");
-  }
-  Agents agents() const {
-    const Py_ssize_t size = present_.size(0) * kSamples;
-    const double* x = columns_.data();
-    return {static_cast<int>(present_.size(0)), x, x + size, x + 2 * size, x + 3 * size, x + 4 * size,
-            present_.data(), sizes_.data(), fixed_.data()};
-  }
+using BoxNumbers = std::array<double, 2>;
+using FaultNumbers = std::array<double, 2>;
 
- private:
-  Doubles columns_;
-  Flags present_;
-  Doubles sizes_;
-  Flags fixed_;
-};
+// Columns (5, A, 51) with x, y, cosine and sine of the heading and speed; present; sizes; static.
+using AgentArrays = std::tuple<Doubles, Flags, Doubles, Flags>;
 
-// Three arguments: distance_m (rows, columns), place (x, y, heading of the ego frame), resolution_m.
-class GridArguments {
- public:
-  explicit GridArguments(Arguments& take)
-      : distance_(take.next(), "distance_m", 2), place_(take.next(), "place", 1), resolution_m_(take.number()) {
-    place_.of(0, 3, "place");
-    if (distance_.size(0) < 2 || distance_.size(1) < 2) throw std::invalid_argument("distance_m has fewer than 2 x 2 cells");
-  }
-  DistanceGrid grid() const {
-    const double* at = place_.data();
-    return {distance_.data(), distance_.size(0), distance_.size(1), resolution_m_, at[0], at[1], at[2]};
-  }
+inline Agents agents_of(const AgentArrays& arrays) {
+  const auto& [columns, present, sizes, fixed] = arrays;
+  const int count = present.check("present", {kAny, kSamples}).size(0);
+  columns.check("columns", {5, count, kSamples});
+  sizes.check("sizes", {count, 2});
+  fixed.check("static", {count});
+  const double* x = columns.data();
+  const Py_ssize_t size = Py_ssize_t{count} * kSamples;
+  return {count, x, x + size, x + 2 * size, x + 3 * size, x + 4 * size, present.data(), sizes.data(), fixed.data()};
+}
 
- private:
-  Array<const float> distance_;
-  Doubles place_;
-  double resolution_m_;
-};
+// distance_m (rows, columns), the pose (x, y, heading) of the ego frame, resolution_m.
+using GridArrays = std::tuple<Floats, Doubles, double>;
 
-// Three arguments: places (R, 2), headings (R) and metres along (R) of a route; without places there is none.
-class RouteArguments {
- public:
-  explicit RouteArguments(Arguments& take)
-      : places_(take.next(), "places", 2), headings_(take.next(), "route_headings", 1), at_(take.next(), "at", 1) {
-    const Py_ssize_t length = at_.size(0);
-    places_.of(0, length, "places").of(1, 2, "places"), headings_.of(0, length, "route_headings");
-  }
-  Route route() const { return {places_.data(), headings_.data(), at_.data(), static_cast<int>(at_.size(0))}; }
+inline DistanceGrid grid_of(const GridArrays& arrays) {
+  const auto& [distance_m, pose, resolution_m] = arrays;
+  distance_m.check("distance_m", {kAny, kAny});
+  pose.check("pose", {3});
+  const int rows = distance_m.size(0), columns = distance_m.size(1);
+  if (rows < 2 || columns < 2) throw std::invalid_argument("distance_m has fewer than 2 x 2 cells");
+  return {distance_m.data(), rows, columns, resolution_m, pose.data()[0], pose.data()[1], pose.data()[2]};
+}
 
- private:
-  Doubles places_, headings_, at_;
-};
+// Positions (R, 2), headings (R) and metres along (R) of a route; without positions there is none.
+using RouteArrays = std::tuple<Doubles, Doubles, Doubles>;
+
+inline Route route_of(const RouteArrays& arrays) {
+  const auto& [positions, headings, along] = arrays;
+  const int length = along.check("route_along", {kAny}).size(0);
+  positions.check("route_positions", {length, 2});
+  headings.check("route_headings", {length});
+  return {positions.data(), headings.data(), along.data(), length};
+}
+
+// A route that is not empty.
+inline Route road_of(const RouteArrays& arrays) {
+  const Route road = route_of(arrays);
+  if (road.count == 0) throw std::invalid_argument("the route is empty");
+  return road;
+}
 
 }  // namespace reflectdrive

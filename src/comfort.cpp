@@ -4,31 +4,31 @@
 #include <vector>
 
 #include "angles.hpp"
-#include "simulate.hpp"
+#include "states.hpp"
 
 namespace reflectdrive {
 namespace {
 
-enum State { HEADING = 2, VX = 3, AX = 5, AY = 6, YAW_RATE = 9, YAW_ACCELERATION = 10 };
 enum Filter { kAcceleration, kSmooth, kJerk, kYawAcceleration, kYawRate };
-constexpr double kDecimals = 1e8;  // filtered values are rounded, as in the official code
 
 // Four numbers at once, wherever they lie: an extension of GCC and Clang on any processor.
 typedef double Four __attribute__((vector_size(4 * sizeof(double)), aligned(sizeof(double)), may_alias));
 
 // Filtered values (T). Each block of results needs the samples first .. last only, the others have no weight.
 void apply(const ComfortFilters& filters, int which, const double* values, double* filtered) {
-  const int padded = filters.blocks * kBlock;
+  const int padded = filters.blocks * kComfortBlock;
+  const double rounding = filters.rounding;  // a local: what is written does not overlap it
   for (int block = 0; block < filters.blocks; ++block) {
     const long long* range = filters.ranges + 2 * (which * filters.blocks + block);
-    const double* weights = filters.weights + static_cast<long long>(which) * filters.samples * padded + kBlock * block;
-    Four sums[kBlock / 4] = {};
+    const double* weights =
+        filters.weights + static_cast<long long>(which) * filters.samples * padded + kComfortBlock * block;
+    Four sums[kComfortBlock / 4] = {};
     for (long long k = range[0]; k < range[1]; ++k) {
       const Four* row = reinterpret_cast<const Four*>(weights + k * padded);
-      for (int i = 0; i < kBlock / 4; ++i) sums[i] += row[i] * values[k];
+      for (int i = 0; i < kComfortBlock / 4; ++i) sums[i] += row[i] * values[k];
     }
-    for (int i = 0; i < kBlock; ++i)
-      filtered[kBlock * block + i] = std::rint(sums[i / 4][i % 4] * kDecimals) / kDecimals;
+    for (int i = 0; i < kComfortBlock; ++i)
+      filtered[kComfortBlock * block + i] = std::rint(sums[i / 4][i % 4] * rounding) / rounding;
   }
 }
 
@@ -37,7 +37,7 @@ void apply(const ComfortFilters& filters, int which, const double* values, doubl
 void comfort_flags(const double* states, int candidates, const ComfortFilters& filters, ComfortPoint point,
                    double ahead_m, const double* low, const double* high, bool* flags) {
   const int samples = filters.samples;
-  const size_t padded = filters.blocks * kBlock;
+  const size_t padded = filters.blocks * kComfortBlock;
   std::vector<double> along(padded), across(padded), jolt(padded), magnitude(padded), heading(padded);
   std::vector<double> smoothed(padded), series(padded);
   for (int n = 0; n < candidates; ++n) {

@@ -6,18 +6,13 @@
 
 #include "angles.hpp"
 #include "boxes.hpp"
-#include "simulate.hpp"
 
 namespace reflectdrive {
 namespace {
 
-constexpr double kDt = 0.1;
-constexpr double kStopped = 0.05;    // m/s, section 4: slower is stopped, for the ego and for others
 constexpr double kStanding = 0.005;  // m/s, section 9: slower has no time to collision
-constexpr double kAhead = kPi / 6, kBehind = kPi * 5 / 6;
+constexpr double kAhead = kPi / 6;
 constexpr double kStaticPenalty = 0.5;  // section 4: score after a collision with a cone or a barrier
-constexpr int kLooks[] = {0, 3, 6, 9};  // steps that section 9 looks ahead
-enum State { X = 0, Y = 1, HEADING = 2, VX = 3, VY = 4 };
 
 // The rectangle that some points lie in.
 struct Bounds {
@@ -37,7 +32,11 @@ constexpr double kSlack = 1e-9;  // m, against rounding where agents are left ou
 class Reaches {
  public:
   Reaches(const Agents& agents, double radius)
-      : low_x_(agents.count), low_y_(agents.count), high_x_(agents.count), high_y_(agents.count), reach_(agents.count),
+      : low_x_(agents.count),
+        low_y_(agents.count),
+        high_x_(agents.count),
+        high_y_(agents.count),
+        reach_(agents.count),
         is_near_(agents.count) {
     for (int a = 0; a < agents.count; ++a) {
       Bounds bounds;
@@ -54,7 +53,8 @@ class Reaches {
   const std::vector<int>& near(const Bounds& path) {
     const int count = static_cast<int>(reach_.size());
     for (int a = 0; a < count; ++a)
-      is_near_[a] = (path.low_x <= high_x_[a]) & (low_x_[a] <= path.high_x) & (path.low_y <= high_y_[a]) & (low_y_[a] <= path.high_y);
+      is_near_[a] = (path.low_x <= high_x_[a]) & (low_x_[a] <= path.high_x) & (path.low_y <= high_y_[a]) &
+                    (low_y_[a] <= path.high_y);
     near_.clear();
     for (int a = 0; a < count; ++a)
       if (is_near_[a]) near_.push_back(a);
@@ -71,7 +71,11 @@ class Reaches {
 
 Box box_of(const Agents& agents, int a, int t) {
   const int at = kSamples * a + t;
-  return {agents.x[at],    agents.y[at],    agents.cos[at], agents.sin[at], 0.5 * agents.sizes[2 * a],
+  return {agents.x[at],
+          agents.y[at],
+          agents.cos[at],
+          agents.sin[at],
+          0.5 * agents.sizes[2 * a],
           0.5 * agents.sizes[2 * a + 1]};
 }
 
@@ -99,7 +103,8 @@ struct Path {
 };
 
 // Whether some of the first `count` circles of two paths meet: a loop without branches, which is vectorised.
-bool any_near(const double* x, const double* y, const double* other_x, const double* other_y, int count, double reach2) {
+bool any_near(const double* x, const double* y, const double* other_x, const double* other_y, int count,
+              double reach2) {
   long long near = 0;
   for (int t = 0; t < count; ++t) {
     const double dx = other_x[t] - x[t], dy = other_y[t] - y[t];
@@ -110,7 +115,8 @@ bool any_near(const double* x, const double* y, const double* other_x, const dou
 
 }  // namespace
 
-void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool whole, bool spare_first, double* score) {
+void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, FaultRule rule, bool whole, bool spare_first,
+                  double* score) {
   Reaches reaches(agents, circle(box.length_m, box.width_m));
   std::fill(score, score + ego.count * kInstants, 1.0);
   for (int n = 0; n < ego.count; ++n) {
@@ -139,11 +145,11 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
           judged = true;
           const double* state = states + kStateSize * t;
           const double cos = std::cos(state[HEADING]), sin = std::sin(state[HEADING]);
-          const bool behind = bearing(state[X], state[Y], cos, sin, other) > kBehind;
+          const bool behind = bearing(state[X], state[Y], cos, sin, other) > rule.behind_rad;
           Box bumper = ours;
           bumper.x += ours.half_length * ours.cos, bumper.y += ours.half_length * ours.sin, bumper.half_length = 0.0;
-          const bool standing = agents.fixed[a] || agents.speed[row + t] <= kStopped;
-          fault = path.speed[t] > kStopped &&
+          const bool standing = agents.fixed[a] || agents.speed[row + t] <= rule.stopped_mps;
+          fault = path.speed[t] > rule.stopped_mps &&
                   (standing || (!behind && (touches(bumper, other) || beside_counts[t])));
           if (spare_first && t == 0) fault = false;
         }
@@ -153,8 +159,8 @@ void no_collision(const Candidates& ego, EgoBox box, const Agents& agents, bool 
   }
 }
 
-void time_to_collision(
-    const Candidates& ego, EgoBox box, const Agents& agents, int last, bool whole, bool at_contact, double* score) {
+void time_to_collision(const Candidates& ego, EgoBox box, const Agents& agents, double behind_rad, int last, bool whole,
+                       bool at_contact, double* score) {
   Reaches reaches(agents, circle(box.length_m, box.width_m));
   const int steps = last + 1;
   constexpr int looks = sizeof(kLooks) / sizeof(kLooks[0]);
@@ -168,7 +174,7 @@ void time_to_collision(
     Bounds reached;
     for (int look = 0; look < looks; ++look)
       for (int t = 0; t < steps; ++t) {
-        const double way = kDt * kLooks[look] * path.speed[t];
+        const double way = kDtS * kLooks[look] * path.speed[t];
         x[look][t] = path.x[t] + way * path.cos[t], y[look][t] = path.y[t] + way * path.sin[t];
         reached.add(x[look][t], y[look][t]);
       }
@@ -194,9 +200,9 @@ void time_to_collision(
           if (!first) continue;
           const double* state = states + kStateSize * t;
           const double cos = std::cos(state[HEADING]), sin = std::sin(state[HEADING]);
-          const double way = at_contact ? kDt * kLooks[look] * path.speed[t] : 0.0;
+          const double way = at_contact ? kDtS * kLooks[look] * path.speed[t] : 0.0;
           const double angle = bearing(state[X] + way * cos, state[Y] + way * sin, cos, sin, other);
-          if (angle < kAhead || (beside_counts[t] && angle <= kBehind)) score[n] = 0.0;
+          if (angle < kAhead || (beside_counts[t] && angle <= behind_rad)) score[n] = 0.0;
         }
       }
     }
@@ -216,10 +222,12 @@ void agent_gaps(const double* centers, int candidates, int instants, const long 
       for (int k = 0; k < instants; ++k) {
         const int sample = static_cast<int>(samples[k]);
         if (!agents.present[kSamples * a + sample]) continue;
-        const double dx = agents.x[kSamples * a + sample] - poses[3 * k], dy = agents.y[kSamples * a + sample] - poses[3 * k + 1];
+        const double dx = agents.x[kSamples * a + sample] - poses[3 * k],
+                     dy = agents.y[kSamples * a + sample] - poses[3 * k + 1];
         if (dx * dx + dy * dy > reach2) continue;
         const double heading = poses[3 * k + 2];
-        const Box ours{poses[3 * k], poses[3 * k + 1], std::cos(heading), std::sin(heading), 0.5 * box.length_m, 0.5 * box.width_m};
+        const Box ours{poses[3 * k],      poses[3 * k + 1],   std::cos(heading),
+                       std::sin(heading), 0.5 * box.length_m, 0.5 * box.width_m};
         double& gap = gaps[n * instants + k];
         gap = std::min(gap, std::max(separation(ours, box_of(agents, a, sample)), 0.0));
       }
@@ -228,7 +236,7 @@ void agent_gaps(const double* centers, int candidates, int instants, const long 
 }
 
 long long first_fault(const double* centers, const double* rear_axles, const bool* moving, int samples, EgoBox box,
-                      const double* others, const double* sizes, int agents) {
+                      const double* others, const double* sizes, int agents, double behind_rad) {
   const double radius = circle(box.length_m, box.width_m);
   long long found = -1;
   int when = samples;
@@ -242,7 +250,7 @@ long long first_fault(const double* centers, const double* rear_axles, const boo
       const Box other{its[0], its[1], std::cos(its[2]), std::sin(its[2]), 0.5 * sizes[2 * a], 0.5 * sizes[2 * a + 1]};
       if (!touches(ego, other)) continue;
       const double* rear = rear_axles + 3 * t;
-      if (moving[t] && bearing(rear[0], rear[1], std::cos(rear[2]), std::sin(rear[2]), other) <= kBehind)
+      if (moving[t] && bearing(rear[0], rear[1], std::cos(rear[2]), std::sin(rear[2]), other) <= behind_rad)
         found = static_cast<long long>(a) * samples + t, when = t;
       break;
     }

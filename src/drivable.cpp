@@ -17,7 +17,8 @@ struct Between {
   double down, right;
   Between(const DistanceGrid& grid, double x, double y) {
     const double at_x = x / grid.resolution_m, at_y = y / grid.resolution_m;
-    const double row = at_least_0(std::floor(at_x), grid.rows - 2.0), column = at_least_0(std::floor(at_y), grid.columns - 2.0);
+    const double row = at_least_0(std::floor(at_x), grid.rows - 2.0),
+                 column = at_least_0(std::floor(at_y), grid.columns - 2.0);
     cell = grid.distance_m + static_cast<long long>(row) * grid.columns + static_cast<long long>(column);
     down = at_x - row, right = at_y - column;
   }
@@ -35,8 +36,9 @@ double likely(const DistanceGrid& grid, double x, double y) {
 // Points at a time, padded to whole vectors.
 constexpr int kLanes = 8, kBlock = 96;
 
-// Signed distance is 1-Lipschitz: the best of the bounds from the four cells around each of `count` points, a multiple of
-// kLanes, in the frame of the grid. Float is exact enough within a cell. Each loop has no branches and is vectorised.
+// Signed distance is 1-Lipschitz: the best of the bounds from the four cells around each of `count` points, a multiple
+// of kLanes, in the frame of the grid. Float is exact enough within a cell. Each loop has no branches and is
+// vectorised.
 void bounds(const DistanceGrid& grid, const double* x, const double* y, int count, float* found) {
   float down[kBlock], right[kBlock], cells[4][kBlock];
   int first[kBlock];
@@ -69,8 +71,8 @@ struct Placed {
   double x, y, cos, sin;
 };
 
-// distances[b] = `judge(placed)` for boxes at poses (B, 3). A box that stands where the one before it does, as in a plan
-// that has stopped, is judged like it.
+// distances[b] = `judge(placed)` for boxes at poses (B, 3). A box that stands where the one before it does, as in a
+// plan that has stopped, is judged like it.
 template <class Judge>
 void for_boxes(const DistanceGrid& grid, const double* poses, long long boxes, double* distances, Judge judge) {
   const double grid_cos = std::cos(grid.heading), grid_sin = std::sin(grid.heading);
@@ -78,15 +80,19 @@ void for_boxes(const DistanceGrid& grid, const double* poses, long long boxes, d
     const double* pose = poses + 3 * b;
     distances[b] = b > 0 && std::equal(pose, pose + 3, pose - 3)
                        ? distances[b - 1]
-                       : judge(Placed{grid.x + grid_cos * pose[0] - grid_sin * pose[1], grid.y + grid_sin * pose[0] + grid_cos * pose[1],
+                       : judge(Placed{grid.x + grid_cos * pose[0] - grid_sin * pose[1],
+                                      grid.y + grid_sin * pose[0] + grid_cos * pose[1],
                                       std::cos(grid.heading + pose[2]), std::sin(grid.heading + pose[2])});
   }
 }
 
 }  // namespace
 
-void edge_distances(const double* x, int rows, const double* y, int columns, const double* edges, int pieces, double reach_m, double* distances) {
-  const auto first_at_least = [](const double* values, int count, double low) { return std::lower_bound(values, values + count, low) - values; };
+void edge_distances(const double* x, int rows, const double* y, int columns, const double* edges, int pieces,
+                    double reach_m, double* distances) {
+  const auto first_at_least = [](const double* values, int count, double low) {
+    return std::lower_bound(values, values + count, low) - values;
+  };
   const long long cells = static_cast<long long>(rows) * columns;
   std::fill(distances, distances + cells, reach_m * reach_m);  // squared, until all pieces are seen
   for (int e = 0; e < pieces; ++e) {
@@ -125,10 +131,12 @@ void point_clearances(const DistanceGrid& grid, const double* points, long long 
   }
 }
 
-void box_clearances(const DistanceGrid& grid, const double* poses, long long boxes, const double* outline, int points, double* clearances) {
+void box_clearances(const DistanceGrid& grid, const double* poses, long long boxes, const double* outline, int points,
+                    double* clearances) {
   const int padded = (points + kLanes - 1) / kLanes * kLanes;
   std::vector<double> ahead(padded), left(padded);  // the last point is repeated
-  for (int p = 0; p < padded; ++p) ahead[p] = outline[2 * std::min(p, points - 1)], left[p] = outline[2 * std::min(p, points - 1) + 1];
+  for (int p = 0; p < padded; ++p)
+    ahead[p] = outline[2 * std::min(p, points - 1)], left[p] = outline[2 * std::min(p, points - 1) + 1];
   for_boxes(grid, poses, boxes, clearances, [&](const Placed& at) -> double {
     double x[kBlock], y[kBlock];
     float found[kBlock], least[kLanes];
@@ -147,12 +155,14 @@ void box_clearances(const DistanceGrid& grid, const double* poses, long long box
   });
 }
 
-void likely_box_distances(const DistanceGrid& grid, const double* poses, long long boxes, const double* outline, int points, double* distances) {
+void likely_box_distances(const DistanceGrid& grid, const double* poses, long long boxes, const double* outline,
+                          int points, double* distances) {
   for_boxes(grid, poses, boxes, distances, [&](const Placed& at) {
     double value = INFINITY;
     for (int p = 0; p < points; ++p) {
       const double ahead = outline[2 * p], left = outline[2 * p + 1];
-      value = std::min(value, likely(grid, at.x + ahead * at.cos - left * at.sin, at.y + ahead * at.sin + left * at.cos));
+      value =
+          std::min(value, likely(grid, at.x + ahead * at.cos - left * at.sin, at.y + ahead * at.sin + left * at.cos));
     }
     return value;
   });

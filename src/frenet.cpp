@@ -30,7 +30,8 @@ double interpolate(const double* at, const double* values, int count, double x) 
   return values[after - 1] + share * (values[after] - values[after - 1]);
 }
 
-void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight, double* headings) {
+void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight,
+               double* headings) {
   for (int n = 0; n < plans; ++n) {
     double before_x = points[2 * n * count], before_y = points[2 * n * count + 1], at = 0.0;
     for (int t = 0; t < count; ++t) {
@@ -122,8 +123,8 @@ bool follows(const double* straight, int count, const RouteRule& rule) {
   return true;
 }
 
-void headings_on_road(const Route& route, const double* here, const double* points, int plans, int count, const RouteRule& rule,
-                      const HeadingPrior& prior, double* headings) {
+void headings_on_road(const Route& route, const double* here, const double* points, int plans, int count,
+                      const RouteRule& rule, const HeadingPrior& prior, double* headings) {
   const double cos = std::cos(here[2]), sin = std::sin(here[2]);
   std::vector<double> straight(2 * count), turned(2 * count), of_route(count);
   for (int n = 0; n < plans; ++n) {

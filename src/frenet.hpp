@@ -1,4 +1,5 @@
-// Frenet coordinates along a route, and headings of plans of points (see reflectdrive_ros/scoring/frenet.py, tokens.py).
+// Frenet coordinates along a route, and headings of plans of points (see reflectdrive_ros/scoring/frenet.py,
+// core/tokens.py).
 #pragma once
 
 namespace reflectdrive {
@@ -13,11 +14,14 @@ struct Route {
 double interpolate(const double* at, const double* values, int count, double x);
 
 // The heading of a route at metres along it.
-inline double heading_at(const Route& route, double along) { return interpolate(route.at, route.headings, route.count, along); }
+inline double heading_at(const Route& route, double along) {
+  return interpolate(route.at, route.headings, route.count, along);
+}
 
 // Points (N, T, 2) as a straight road has them: metres along and to the left (N, T, 2), and the route's heading (N, T).
 // Each is found near where its step from the one before leads, up to `tolerance_m` away.
-void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight, double* headings);
+void to_frenet(const Route& route, const double* points, int plans, int count, double tolerance_m, double* straight,
+               double* headings);
 
 // What is known of the headings of a plan of points, see tokens.poses_from_points.
 struct HeadingPrior {
@@ -36,10 +40,10 @@ struct RouteRule {
 // cosine than `astray` to the road, no point is more than `beside_m` to its side.
 bool follows(const double* straight, int count, const RouteRule& rule);
 
-// Headings (N, T) of plans of points (N, T, 2), estimated against the route where a plan follows it. The car is at `here`,
-// x and y of the straight road and the route's heading.
-void headings_on_road(const Route& route, const double* here, const double* points, int plans, int count, const RouteRule& rule,
-                      const HeadingPrior& prior, double* headings);
+// Headings (N, T) of plans of points (N, T, 2), estimated against the route where a plan follows it. The car is at
+// `here`, x and y of the straight road and the route's heading.
+void headings_on_road(const Route& route, const double* here, const double* points, int plans, int count,
+                      const RouteRule& rule, const HeadingPrior& prior, double* headings);
 
 // Points (T, 2) of the ego frame from those of the straight road; the road goes straight on beyond its ends.
 void to_cartesian(const Route& route, const double* straight, int count, double* points);

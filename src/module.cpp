@@ -1,25 +1,29 @@
-// The module reflectdrive_kernels: compiled loops of scoring and planning, whose Python documents and wraps each function.
+// The module reflectdrive_kernels: compiled loops of scoring and planning, whose Python documents and wraps each
+// function.
 //
-// Results are written into contiguous arrays of the caller. Python's lock is released meanwhile. The
-// arithmetic is the same on every processor: no contraction to fused operations, no reordering.
+// Results are written into contiguous arrays of the caller. The arithmetic is the same on every processor: no
+// contraction to fused operations, no reordering.
 
-#include "kernels.hpp"
+#include "bindings.hpp"
+#include "comfort.hpp"
+#include "simulate.hpp"
 
-namespace reflectdrive {
-namespace {
+NB_MODULE(kernels, module) {
+  nanobind::set_leak_warnings(false);  // functions that a cache of Python holds at its exit are no fault
+  // Sizes and steps of arrays, which are constants here: Python has them from here.
+  module.attr("DT_S") = reflectdrive::kDtS;
+  module.attr("STEPS") = reflectdrive::kSteps;
+  module.attr("STATE_SIZE") = reflectdrive::kStateSize;
+  module.attr("AGENT_SAMPLES") = reflectdrive::kSamples;
+  module.attr("TTC_LOOK_STEPS") = reflectdrive::kLastLook;
+  module.attr("COMFORT_BLOCK") = reflectdrive::kComfortBlock;
+  reflectdrive::bind_agents(module);
+  reflectdrive::bind_plans(module);
+  reflectdrive::bind_scores(module);
+}
 
-#define ENTRY(name) {#name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(py_##name)), METH_FASTCALL, nullptr},
-
-PyMethodDef kMethods[] = {REFLECTDRIVE_KERNELS(ENTRY){nullptr, nullptr, 0, nullptr}};
-
-PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "reflectdrive_kernels", "Compiled loops of the driving score.", -1,
-                       kMethods, nullptr, nullptr, nullptr, nullptr};
-
-}  // namespace
-}  // namespace reflectdrive
-
-// What runs before the check of the processor is compiled for every processor: this function, and no constructor of a
-// global object.
+// What runs before the check of the processor is compiled for every processor: this function, and the constructors of
+// global objects of nanobind's library.
 #ifdef __x86_64__
 #define FOR_EVERY_PROCESSOR __attribute__((target("arch=x86-64")))
 #else
@@ -32,13 +36,13 @@ PyMODINIT_FUNC FOR_EVERY_PROCESSOR PyInit_reflectdrive_kernels() {
         __builtin_cpu_supports("fma"))) {
     PyObject* name = PyUnicode_FromString("reflectdrive_kernels");
     PyObject* message = PyUnicode_FromString(
-        "this processor lacks instructions of x86-64-v3 (AVX2, BMI, FMA), which reflectdrive needs: use one that has them "
-        "(Intel since 2013, AMD since 2015), in a virtual machine the processor type of its host");
+        "this processor lacks instructions of x86-64-v3 (AVX2, BMI, FMA), which reflectdrive needs: use one that has "
+        "them (Intel since 2013, AMD since 2015), in a virtual machine the processor type of its host");
     PyErr_SetImportError(message, name, nullptr);
-    Py_XDECREF(message);
-    Py_XDECREF(name);
+    Py_DecRef(message);
+    Py_DecRef(name);
     return nullptr;
   }
 #endif
-  return PyModule_Create(&reflectdrive::kModule);
+  return PyInit_kernels();
 }

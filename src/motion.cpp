@@ -56,7 +56,8 @@ double middle_slope(const double* at, const double* values, int stride, int k, i
 
 }  // namespace
 
-void resample(const double* poses, const double* knots, int count, const double* times, int samples, double same_place_m, double* found) {
+void resample(const double* poses, const double* knots, int count, const double* times, int samples,
+              double same_place_m, double* found) {
   std::vector<double> along(count, 0.0), kept_along{0.0}, path{poses[0], poses[1], poses[2]};
   double heading = poses[2];
   for (int k = 1; k < count; ++k) {
@@ -76,16 +77,19 @@ void resample(const double* poses, const double* knots, int count, const double*
   const std::vector<double> speeds = monotone_slopes(knots, along.data(), count);
   std::vector<double> tangents(2 * places);
   for (int k = 0; k < places; ++k)
-    for (int axis = 0; axis < 2; ++axis) tangents[2 * k + axis] = middle_slope(kept_along.data(), path.data() + axis, 3, k, places);
+    for (int axis = 0; axis < 2; ++axis)
+      tangents[2 * k + axis] = middle_slope(kept_along.data(), path.data() + axis, 3, k, places);
   for (int i = 0; i < samples; ++i) {
     const double time = std::clamp(times[i], 0.0, knots[count - 1]);
     const int k = piece_of(knots, count, time);
-    const double driven = hermite(along[k], along[k + 1], speeds[k], speeds[k + 1], knots[k + 1] - knots[k], time - knots[k]);
+    const double driven =
+        hermite(along[k], along[k + 1], speeds[k], speeds[k + 1], knots[k + 1] - knots[k], time - knots[k]);
     const double distance = std::clamp(driven, 0.0, kept_along.back());
     const int p = piece_of(kept_along.data(), places, distance);
     const double step = kept_along[p + 1] - kept_along[p], into = distance - kept_along[p];
     for (int axis = 0; axis < 2; ++axis)
-      found[3 * i + axis] = hermite(path[3 * p + axis], path[3 * p + 3 + axis], tangents[2 * p + axis], tangents[2 * p + 2 + axis], step, into);
+      found[3 * i + axis] = hermite(path[3 * p + axis], path[3 * p + 3 + axis], tangents[2 * p + axis],
+                                    tangents[2 * p + 2 + axis], step, into);
     found[3 * i + 2] = wrap(path[3 * p + 2] + into / step * (path[3 * p + 5] - path[3 * p + 2]));
   }
 }
@@ -104,9 +108,12 @@ void drop_reversals(double* points, int count, double ahead, double telling_m) {
   }
 }
 
-void hold_distances(double* wanted, const double* room, int cars, int count, double start_mps, double fine_s, const SpeedLimits& limits) {
+void hold_distances(double* wanted, const double* room, int cars, int count, double start_mps, double fine_s,
+                    const SpeedLimits& limits) {
   const double late = 0.5 * limits.braking_mps2 * fine_s;  // speed changes once in an interval
-  const auto in_time = [&](double left) { return std::sqrt(late * late + 2.0 * limits.braking_mps2 * std::max(left, 0.0)) - late; };
+  const auto in_time = [&](double left) {
+    return std::sqrt(late * late + 2.0 * limits.braking_mps2 * std::max(left, 0.0)) - late;
+  };
   for (int n = 0; n < cars; ++n) {
     double* places = wanted + n * count;
     bool held = false;
@@ -143,7 +150,8 @@ bool bends_too_sharply(const double* knots, int count, double tightest_per_m, do
   return false;
 }
 
-void pursue(const double* poses, const double* distances, int samples, double tightest_per_m, double look_ahead_m, double* found) {
+void pursue(const double* poses, const double* distances, int samples, double tightest_per_m, double look_ahead_m,
+            double* found) {
   const int count = samples + 2;  // the origin, the poses, and a point ahead of the last
   std::vector<double> line(2 * count, 0.0), along(count, 0.0);
   for (int t = 0; t < samples; ++t) line[2 * t + 2] = poses[3 * t], line[2 * t + 3] = poses[3 * t + 1];
@@ -156,7 +164,8 @@ void pursue(const double* poses, const double* distances, int samples, double ti
   for (int t = 0; t < samples; ++t) {
     const double aim = along[t] + look_ahead_m;
     const int p = piece_of(along.data(), count, aim);
-    const double step = along[p + 1] - along[p], share = std::clamp((aim - along[p]) / (step > 0.0 ? step : 1.0), 0.0, 1.0);
+    const double step = along[p + 1] - along[p],
+                 share = std::clamp((aim - along[p]) / (step > 0.0 ? step : 1.0), 0.0, 1.0);
     const double dx = line[2 * p] + share * (line[2 * p + 2] - line[2 * p]) - x;
     const double dy = line[2 * p + 1] + share * (line[2 * p + 3] - line[2 * p + 1]) - y;
     const double across = dy * std::cos(heading) - dx * std::sin(heading);
@@ -169,7 +178,8 @@ void pursue(const double* poses, const double* distances, int samples, double ti
   }
 }
 
-void follow_waypoints(const double* knots, int plans, int count, const double* distances, int samples, double same_place_m, double* found) {
+void follow_waypoints(const double* knots, int plans, int count, const double* distances, int samples,
+                      double same_place_m, double* found) {
   std::vector<double> along(count), headings(count), lengths(count), begins(2 * count), ends(2 * count);
   std::vector<bool> moves(count);
   for (int n = 0; n < plans; ++n) {
@@ -225,7 +235,8 @@ void follow_leads(const double* speeds, const double* accelerations, const long 
       double acceleration = accelerations[a * steps + step];
       if (std::isfinite(gaps[a])) {
         const double its = now[leads[a]], gap = std::max(gaps[a] + at[leads[a]] - at[a], 0.0);
-        const double adapting = std::clamp(begun * rule.per_s * (its - now[a]) / (1.0 + gap / rule.gap_m), rule.least_mps2, rule.most_mps2);
+        const double adapting =
+            std::clamp(begun * rule.per_s * (its - now[a]) / (1.0 + gap / rule.gap_m), rule.least_mps2, rule.most_mps2);
         // The larger of both where they have the same sign, else their sum.
         if (acceleration * adapting > 0.0)
           acceleration = std::abs(acceleration) > std::abs(adapting) ? acceleration : adapting;

@@ -8,7 +8,6 @@ namespace reflectdrive {
 namespace {
 
 constexpr double kSlack = 1e-6;  // m, against rounding where segments are skipped
-constexpr double kRepeated = 1e-6;  // m, a shorter step repeats the point before
 
 struct Place {
   double share, gap2;
@@ -31,19 +30,20 @@ int next_segment(const Polyline& line, int segment, double away, double best) {
   const int next = segment + 1;
   if (!(skipped > 0.0) || next >= line.count - 1) return next;
   const double *ends = line.along + next + 1, *last = line.along + line.count;
-  const double until = line.along[next] + skipped;  // segments that end before are too far away
+  const double until = line.along[next] + skipped;                      // segments that end before are too far away
   for (int near = 0; near < 4 && next + near < line.count - 1; ++near)  // mostly it is one of the next ones
     if (ends[near] >= until) return next + near;
   return static_cast<int>(std::lower_bound(ends, last, until) - line.along) - 1;
 }
 
 // The heading of a segment: that of the last one before it that moves, else of the first that does.
-double heading_of(const Polyline& line, int segment) {
-  const auto moves = [&](int k) { return line.along[k + 1] - line.along[k] > kRepeated; };
+double heading_of(const Polyline& line, int segment, double repeated_m) {
+  const auto moves = [&](int k) { return line.along[k + 1] - line.along[k] > repeated_m; };
   int k = segment;
   while (k >= 0 && !moves(k)) --k;
   for (k = std::max(k, 0); k < line.count - 1; ++k)
-    if (moves(k)) return std::atan2(line.points[2 * k + 3] - line.points[2 * k + 1], line.points[2 * k + 2] - line.points[2 * k]);
+    if (moves(k))
+      return std::atan2(line.points[2 * k + 3] - line.points[2 * k + 1], line.points[2 * k + 2] - line.points[2 * k]);
   return 0.0;
 }
 
@@ -55,7 +55,8 @@ void arc_lengths(const double* points, int count, double* along) {
     along[k] = along[k - 1] + std::hypot(points[2 * k] - points[2 * k - 2], points[2 * k + 1] - points[2 * k - 1]);
 }
 
-void project(const Polyline& line, const double* points, long long count, double* along, double* offsets) {
+void project(const Polyline& line, const double* points, long long count, double repeated_m, double* along,
+             double* offsets) {
   int near = 0;  // where the point before is: the next one is often close to it
   for (long long p = 0; p < count; ++p) {
     const double x = points[2 * p], y = points[2 * p + 1];
@@ -73,8 +74,8 @@ void project(const Polyline& line, const double* points, long long count, double
     }
     const double* begin = line.points + 2 * nearest;
     double ahead_x = begin[2] - begin[0], ahead_y = begin[3] - begin[1];
-    if (ahead_x * ahead_x + ahead_y * ahead_y <= kRepeated * kRepeated) {  // a repeated point has no step
-      const double heading = heading_of(line, nearest);
+    if (ahead_x * ahead_x + ahead_y * ahead_y <= repeated_m * repeated_m) {  // a repeated point has no step
+      const double heading = heading_of(line, nearest, repeated_m);
       ahead_x = std::cos(heading), ahead_y = std::sin(heading);
     }
     const double side = ahead_x * (y - begin[1]) - ahead_y * (x - begin[0]);
@@ -83,11 +84,12 @@ void project(const Polyline& line, const double* points, long long count, double
   }
 }
 
-void sample(const double* points, int length, const double* along, int count, double* begins, double* headings, double* beyond) {
+void sample(const double* points, int length, const double* along, int count, double repeated_m, double* begins,
+            double* headings, double* beyond) {
   std::vector<double> kept(points, points + 2), at(length), of_segments(length, 0.0);
   for (int k = 1; k < length; ++k) {
     const double *point = points + 2 * k, *before = point - 2;
-    if (std::hypot(point[0] - before[0], point[1] - before[1]) > kRepeated) kept.insert(kept.end(), point, point + 2);
+    if (std::hypot(point[0] - before[0], point[1] - before[1]) > repeated_m) kept.insert(kept.end(), point, point + 2);
   }
   const int number = static_cast<int>(kept.size() / 2);
   arc_lengths(kept.data(), number, at.data());
@@ -101,7 +103,8 @@ void sample(const double* points, int length, const double* along, int count, do
   }
 }
 
-bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared, double distance, int steps) {
+bool stays_farther(const Polyline& line, const double* points, int count, int stride, const bool* spared,
+                   double distance, int steps) {
   std::vector<int> counted;
   for (int t = 0; t < count; ++t)
     if (!spared[t]) counted.push_back(t);

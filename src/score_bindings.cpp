@@ -1,413 +1,265 @@
 // Bindings of the driving score: simulation, collisions, areas, drivable space and comfort of N candidates.
 
 #include "areas.hpp"
+#include "bindings.hpp"
 #include "comfort.hpp"
-#include "kernels.hpp"
 #include "simulate.hpp"
 
 namespace reflectdrive {
+namespace {
 
-KERNEL(interpolate_plans) {
-  return call("interpolate_plans", values, count, [](Arguments& take) {
-    const Doubles plans(take.next(), "plans", 3), knots(take.next(), "knot_times", 1), times(take.next(), "times", 1);
-    const Array<double> reference(take.next(), "reference", 3);
-    const Py_ssize_t cars = plans.size(0), poses = plans.size(1);
-    plans.of(2, 3, "plans"), knots.of(0, poses + 1, "knot_times"), times.of(0, kSteps + 1, "times");
-    reference.of(0, cars, "reference").of(1, kSteps + 1, "reference").of(2, 3, "reference");
-    unlocked([&] {
-      for (Py_ssize_t n = 0; n < cars; ++n)
-        interpolate_plan(plans.data() + n * poses * 3, static_cast<int>(poses), knots.data(), times.data(),
-                         reference.data() + n * (kSteps + 1) * 3);
-    });
-    return 0;
-  });
+// States (N, 41, 11), centers (N, 41, 3), beside_counts (N, 41).
+using CandidateArrays = std::tuple<Doubles, Doubles, Flags>;
+
+Candidates candidates_of(const CandidateArrays& arrays) {
+  const auto& [states, centers, beside_counts] = arrays;
+  const int count = states.check("states", {kAny, kInstants, kStateSize}).size(0);
+  centers.check("centers", {count, kInstants, 3}), beside_counts.check("beside_counts", {count, kInstants});
+  return {count, states.data(), centers.data(), beside_counts.data()};
 }
 
-KERNEL(follow) {
-  return call("follow", values, count, [](Arguments& take) {
-    const Doubles reference(take.next(), "reference", 3), motion(take.next(), "motion", 2), fit(take.next(), "speed_fit", 2);
-    const Bicycle car{take.number(), take.number()};
-    const Array<double> states(take.next(), "states", 3);
-    const Py_ssize_t cars = reference.size(0);
-    reference.of(1, kSteps + 1, "reference").of(2, 3, "reference");
-    motion.of(1, kStateSize - 3, "motion"), fit.of(0, kSteps, "speed_fit").of(1, kSteps, "speed_fit");
-    states.of(0, cars, "states").of(1, kSteps + 1, "states").of(2, kStateSize, "states");
-    if (motion.size(0) != 1) motion.of(0, cars, "motion");
-    unlocked([&] {
-      for (Py_ssize_t n = 0; n < cars; ++n)
-        follow(reference.data() + n * (kSteps + 1) * 3, motion.data() + (motion.size(0) == 1 ? 0 : n) * (kStateSize - 3),
-               fit.data(), car, states.data() + n * (kSteps + 1) * kStateSize);
-    });
-    return 0;
-  });
+// Centre poses (B, 3), length_m, width_m, and ahead_m of the rear axle.
+using BoxArrays = std::tuple<Doubles, double, double, double>;
+
+AreaBoxes boxes_of(const BoxArrays& arrays) {
+  const auto& [centers, length_m, width_m, ahead_m] = arrays;
+  const int count = centers.check("centers", {kAny, 3}).size(0);
+  return {centers.data(), count, length_m, width_m, ahead_m};
 }
 
-KERNEL(fit_curvatures) {
-  return call("fit_curvatures", values, count, [](Arguments& take) {
-    const Doubles turns(take.next(), "turns", 2), distances(take.next(), "distances", 2);
-    const Array<double> curvatures(take.next(), "curvatures", 2);
-    turns.of(1, kSteps, "turns"), distances.of(0, turns.size(0), "distances").of(1, kSteps, "distances");
-    curvatures.of(0, turns.size(0), "curvatures").of(1, kSteps, "curvatures");
-    for (Py_ssize_t n = 0; n < turns.size(0); ++n)
+// Starts and stops (E, 2) of edges, their bits (E, words); the frame (5), rows and columns of a grid.
+using EdgeArrays = std::tuple<Doubles, Doubles, Words, Doubles, int, int>;
+
+AreaEdges edges_of(const EdgeArrays& arrays) {
+  const Doubles &starts = std::get<0>(arrays), &stops = std::get<1>(arrays);
+  const Words& bits = std::get<2>(arrays);
+  const int count = starts.check("starts", {kAny, 2}).size(0);
+  stops.check("stops", {count, 2}), bits.check("bits", {count, kAny});
+  return {starts.data(), stops.data(), bits.data(), count, bits.size(1)};
+}
+
+AreaGrid grid_of_edges(const EdgeArrays& arrays) {
+  const double* frame = std::get<3>(arrays).check("frame", {5}).data();
+  const int rows = std::get<4>(arrays), columns = std::get<5>(arrays);
+  if (rows <= 0 || columns <= 0) throw std::invalid_argument("the grid has no cells");
+  return {frame[0], frame[1], frame[2], frame[3], frame[4], rows, columns};
+}
+
+// Frame (5) and columns of a grid; references (words, cells), first (cells + 1), edges (6, E), edge_bits (words, E);
+// reach_m. See `AreaCells`.
+using CellArrays = std::tuple<Doubles, int, Words, Integers, Doubles, Words, double>;
+
+AreaCells cells_of(const CellArrays& arrays) {
+  const auto& [frame, columns, references, first, edges, edge_bits, reach_m] = arrays;
+  const double* at = frame.check("frame", {5}).data();
+  references.check("references", {kAny, kAny});
+  const int words = references.size(0), cells = references.size(1), pairs = edges.check("edges", {6, kAny}).size(1);
+  first.check("first", {cells + 1}), edge_bits.check("edge_bits", {words, pairs});
+  if (columns <= 0 || cells % columns != 0) throw std::invalid_argument("columns does not divide the cells");
+  return {at[0],
+          at[1],
+          at[2],
+          at[3],
+          at[4],
+          cells / columns,
+          columns,
+          words,
+          cells,
+          pairs,
+          references.data(),
+          first.data(),
+          edges.data(),
+          edge_bits.data(),
+          reach_m};
+}
+
+// Bits of lanes, of the route's lanes, of drivable polygons and of intersections, each (words).
+using KindArrays = std::tuple<Words, Words, Words, Words>;
+
+AreaKinds kinds_of(const KindArrays& arrays, int words) {
+  const auto& [lanes, route, drivable, intersections] = arrays;
+  lanes.check("lanes", {words}), route.check("route", {words});
+  drivable.check("drivable", {words}), intersections.check("intersections", {words});
+  return {lanes.data(), route.data(), drivable.data(), intersections.data()};
+}
+
+void bind_simulation(nanobind::module_& module) {
+  bind(module, "interpolate_plans", [](Doubles plans, Doubles knot_times, Doubles times, DoublesOut reference) {
+    const int cars = plans.check("plans", {kAny, kAny, 3}).size(0), poses = plans.size(1);
+    knot_times.check("knot_times", {poses + 1}), times.check("times", {kInstants});
+    reference.check("reference", {cars, kInstants, 3});
+    for (Py_ssize_t n = 0; n < cars; ++n)
+      interpolate_plan(plans.data() + n * poses * 3, poses, knot_times.data(), times.data(),
+                       reference.data() + n * kInstants * 3);
+  });
+
+  bind(module, "follow",
+       [](Doubles reference, Doubles motion, Doubles speed_fit, double wheel_base_m, double max_steering_rad,
+          DoublesOut states) {
+         const int cars = reference.check("reference", {kAny, kInstants, 3}).size(0);
+         const int motions = motion.check("motion", {kAny, kMotionSize}).size(0);
+         if (motions != 1) motion.check("motion", {cars, kMotionSize});
+         speed_fit.check("speed_fit", {kSteps, kSteps}), states.check("states", {cars, kInstants, kStateSize});
+         for (Py_ssize_t n = 0; n < cars; ++n)
+           follow(reference.data() + n * kInstants * 3, motion.data() + (motions == 1 ? 0 : n) * kMotionSize,
+                  speed_fit.data(), {wheel_base_m, max_steering_rad}, states.data() + n * kInstants * kStateSize);
+       });
+
+  bind<KeepLock>(module, "fit_curvatures", [](Doubles turns, Doubles distances, DoublesOut curvatures) {
+    const int cars = turns.check("turns", {kAny, kSteps}).size(0);
+    distances.check("distances", {cars, kSteps}), curvatures.check("curvatures", {cars, kSteps});
+    for (Py_ssize_t n = 0; n < cars; ++n)
       fit_curvatures(turns.data() + n * kSteps, distances.data() + n * kSteps, curvatures.data() + n * kSteps);
-    return 0;
+  });
+
+  bind(module, "comfort_flags",
+       [](Doubles states, Doubles weights, Integers ranges, int point, double ahead_m, Doubles low, Doubles high,
+          double rounding, FlagsOut flags) {
+         const int cars = states.check("states", {kAny, kAny, kStateSize}).size(0), samples = states.size(1);
+         const int blocks = ranges.check("ranges", {5, kAny, 2}).size(1);
+         weights.check("weights", {5, samples, Py_ssize_t{blocks} * kComfortBlock});
+         low.check("low", {6}), high.check("high", {6}), flags.check("flags", {cars, 6});
+         if (blocks * kComfortBlock < samples) throw std::invalid_argument("ranges has too few blocks");
+         for (int i = 0; i < 10 * blocks; ++i)
+           if (ranges.data()[i] < 0 || ranges.data()[i] > samples)
+             throw std::invalid_argument("ranges leaves the samples");
+         const ComfortFilters filters{samples, blocks, weights.data(), ranges.data(), rounding};
+         comfort_flags(states.data(), cars, filters, static_cast<ComfortPoint>(point), ahead_m, low.data(), high.data(),
+                       flags.data());
+       });
+}
+
+void bind_contacts(nanobind::module_& module) {
+  bind(module, "no_collision",
+       [](const CandidateArrays& candidates, const BoxNumbers& box, const AgentArrays& agents, const FaultNumbers& rule,
+          bool whole, bool spare_first, DoublesOut score) {
+         const Candidates ego = candidates_of(candidates);
+         score.check("score", {ego.count, kInstants});
+         no_collision(ego, as<EgoBox>(box), agents_of(agents), as<FaultRule>(rule), whole, spare_first, score.data());
+       });
+
+  bind(module, "time_to_collision",
+       [](const CandidateArrays& candidates, const BoxNumbers& box, const AgentArrays& agents, double behind_rad,
+          int last, bool whole, bool at_contact, DoublesOut score) {
+         const Candidates ego = candidates_of(candidates);
+         score.check("score", {ego.count});
+         if (last < 0 || last >= kInstants) throw std::invalid_argument("last is not 0 to 40");
+         time_to_collision(ego, as<EgoBox>(box), agents_of(agents), behind_rad, last, whole, at_contact, score.data());
+       });
+
+  bind(module, "agent_gaps",
+       [](Doubles centers, Integers samples, const BoxNumbers& box, const AgentArrays& agents, double most_m,
+          DoublesOut gaps) {
+         const int candidates = centers.check("centers", {kAny, kAny, 3}).size(0), instants = centers.size(1);
+         samples.check("samples", {instants}), gaps.check("gaps", {candidates, instants});
+         for (int k = 0; k < instants; ++k)
+           if (samples.data()[k] < 0 || samples.data()[k] >= kSamples)
+             throw std::invalid_argument("samples is not 0 to 50");
+         agent_gaps(centers.data(), candidates, instants, samples.data(), as<EgoBox>(box), agents_of(agents), most_m,
+                    gaps.data());
+       });
+
+  bind(module, "red_light_contacts",
+       [](Doubles centers, double length_m, double width_m, Doubles ring, Flags red, DoublesOut score) {
+         const int candidates = centers.check("centers", {kAny, kInstants, 3}).size(0);
+         const int vertices = ring.check("ring", {kAny, 2}).size(0);
+         red.check("red", {kInstants}), score.check("score", {candidates});
+         if (vertices < 3) throw std::invalid_argument("ring has fewer than 3 points");
+         red_light_contacts(centers.data(), candidates, length_m, width_m, ring.data(), vertices, red.data(),
+                            score.data());
+       });
+
+  bind(module, "driving_direction", [](Doubles centers, Flags wrong, DoublesOut score) {
+    const int candidates = centers.check("centers", {kAny, kInstants, 3}).size(0);
+    wrong.check("wrong", {candidates, kInstants}), score.check("score", {candidates});
+    driving_direction(centers.data(), candidates, wrong.data(), score.data());
   });
 }
 
-namespace {
+void bind_areas(nanobind::module_& module) {
+  bind(module, "box_points", [](const BoxArrays& arrays, DoublesOut points) {
+    const AreaBoxes boxes = boxes_of(arrays);
+    points.check("points", {boxes.count, 6, 2});
+    box_points(boxes, points.data());
+  });
 
-// Three arguments: states, centers, beside_counts.
-class CandidateArguments {
- public:
-  explicit CandidateArguments(Arguments& take)
-      : states_(take.next(), "states", 3), centers_(take.next(), "centers", 3), beside_(take.next(), "beside_counts", 2) {
-    states_.of(1, kInstants, "states").of(2, kStateSize, "states");
-    centers_.of(0, states_.size(0), "centers").of(1, kInstants, "centers").of(2, 3, "centers");
-    beside_.of(0, states_.size(0), "beside_counts").of(1, kInstants, "beside_counts");
-  }
-  Candidates candidates() const {
-    return {static_cast<int>(states_.size(0)), states_.data(), centers_.data(), beside_.data()};
-  }
+  bind(module, "count_edge_cells", [](const EdgeArrays& arrays, IntegersOut first) {
+    const AreaGrid grid = grid_of_edges(arrays);
+    first.check("first", {grid.cells() + 1});
+    return count_edge_cells(edges_of(arrays), grid, first.data());
+  });
 
- private:
-  Doubles states_, centers_;
-  Flags beside_;
-};
+  bind(module, "fill_edge_cells",
+       [](const EdgeArrays& arrays, Integers first, DoublesOut edges_of_cells, WordsOut edge_bits) {
+         const AreaEdges edges = edges_of(arrays);
+         const AreaGrid grid = grid_of_edges(arrays);
+         const long long cells = grid.cells(), pairs = first.check("first", {cells + 1}).data()[cells];
+         edges_of_cells.check("edges", {6, pairs}), edge_bits.check("edge_bits", {edges.words, pairs});
+         fill_edge_cells(edges, grid, first.data(), edges_of_cells.data(), edge_bits.data());
+       });
+
+  bind(module, "draw_references", [](const EdgeArrays& arrays, WordsOut references) {
+    const AreaEdges edges = edges_of(arrays);
+    const AreaGrid grid = grid_of_edges(arrays);
+    references.check("references", {edges.words, grid.cells()});
+    draw_references(edges, grid, references.data());
+  });
+
+  bind(module, "polygons_around", [](Doubles points, const CellArrays& arrays, WordsOut sets, FlagsOut uncertain) {
+    const AreaCells index = cells_of(arrays);
+    const int count = points.check("points", {kAny, 2}).size(0);
+    sets.check("sets", {count, index.words}), uncertain.check("uncertain", {count});
+    return polygons_around(index, points.data(), count, sets.data(), uncertain.data());
+  });
+
+  bind(module, "area_flags", [](Words sets, const KindArrays& kinds, bool road_known, FlagsOut flags) {
+    const int boxes = sets.check("sets", {kAny, 6, kAny}).size(0), words = sets.size(2);
+    flags.check("flags", {5, boxes});
+    area_flags(sets.data(), boxes, words, kinds_of(kinds, words), road_known, flags.data());
+  });
+
+  bind(module, "area_flags_of_boxes",
+       [](const BoxArrays& box_arrays, const CellArrays& cells, const KindArrays& kinds, bool road_known,
+          FlagsOut flags, FlagsOut uncertain) {
+         const AreaBoxes boxes = boxes_of(box_arrays);
+         const AreaCells index = cells_of(cells);
+         flags.check("flags", {5, boxes.count}), uncertain.check("uncertain", {boxes.count});
+         return area_flags_of_boxes(index, boxes, kinds_of(kinds, index.words), road_known, flags.data(),
+                                    uncertain.data());
+       });
+}
+
+void bind_drivable(nanobind::module_& module) {
+  bind(module, "edge_distances", [](Doubles x, Doubles y, Doubles edges, double reach_m, DoublesOut distances) {
+    const int rows = x.check("x", {kAny}).size(0), columns = y.check("y", {kAny}).size(0);
+    const int count = edges.check("edges", {kAny, 2, 2}).size(0);
+    distances.check("distances", {rows, columns});
+    edge_distances(x.data(), rows, y.data(), columns, edges.data(), count, reach_m, distances.data());
+  });
+
+  bind(module, "point_clearances", [](const GridArrays& grid, Doubles points, DoublesOut clearances) {
+    const int count = points.check("points", {kAny, 2}).size(0);
+    clearances.check("clearances", {count});
+    point_clearances(grid_of(grid), points.data(), count, clearances.data());
+  });
+
+  bind(module, "box_clearances",
+       [](const GridArrays& grid, Doubles poses, Doubles outline, bool is_likely, DoublesOut clearances) {
+         const int boxes = poses.check("poses", {kAny, 3}).size(0),
+                   points = outline.check("outline", {kAny, 2}).size(0);
+         clearances.check("clearances", {boxes});
+         (is_likely ? likely_box_distances : box_clearances)(grid_of(grid), poses.data(), boxes, outline.data(), points,
+                                                             clearances.data());
+       });
+}
 
 }  // namespace
 
-KERNEL(no_collision) {
-  return call("no_collision", values, count, [](Arguments& take) {
-    const CandidateArguments ego(take);
-    const EgoBox box{take.number(), take.number()};
-    const AgentArguments agents(take);
-    const bool whole = take.integer(), spare_first = take.integer();
-    const Array<double> score(take.next(), "score", 2);
-    const Candidates candidates = ego.candidates();
-    score.of(0, candidates.count, "score").of(1, kInstants, "score");
-    unlocked([&] { no_collision(candidates, box, agents.agents(), whole, spare_first, score.data()); });
-    return 0;
-  });
-}
-
-KERNEL(time_to_collision) {
-  return call("time_to_collision", values, count, [](Arguments& take) {
-    const CandidateArguments ego(take);
-    const EgoBox box{take.number(), take.number()};
-    const AgentArguments agents(take);
-    const long last = take.integer();
-    const bool whole = take.integer(), at_contact = take.integer();
-    const Array<double> score(take.next(), "score", 1);
-    const Candidates candidates = ego.candidates();
-    score.of(0, candidates.count, "score");
-    if (last < 0 || last >= kInstants) throw std::invalid_argument("last is not 0 to 40");
-    unlocked([&] {
-      time_to_collision(candidates, box, agents.agents(), static_cast<int>(last), whole, at_contact, score.data());
-    });
-    return 0;
-  });
-}
-
-KERNEL(agent_gaps) {
-  return call("agent_gaps", values, count, [](Arguments& take) {
-    const Doubles centers(take.next(), "centers", 3);
-    const Array<const long long> samples(take.next(), "samples", 1);
-    const EgoBox box{take.number(), take.number()};
-    const AgentArguments agents(take);
-    const double most_m = take.number();
-    const Array<double> gaps(take.next(), "gaps", 2);
-    const Py_ssize_t candidates = centers.size(0), instants = centers.size(1);
-    centers.of(2, 3, "centers"), samples.of(0, instants, "samples");
-    gaps.of(0, candidates, "gaps").of(1, instants, "gaps");
-    for (Py_ssize_t k = 0; k < instants; ++k)
-      if (samples.data()[k] < 0 || samples.data()[k] >= kSamples) throw std::invalid_argument("samples is not 0 to 50");
-    unlocked([&] {
-      agent_gaps(centers.data(), static_cast<int>(candidates), static_cast<int>(instants), samples.data(), box,
-                 agents.agents(), most_m, gaps.data());
-    });
-    return 0;
-  });
-}
-
-namespace {
-
-// Four arguments: centers (B, 3), length_m, width_m and ahead_m of boxes.
-class BoxArguments {
- public:
-  explicit BoxArguments(Arguments& take)
-      : centers_(take.next(), "centers", 2), length_m_(take.number()), width_m_(take.number()), ahead_m_(take.number()) {
-    centers_.of(1, 3, "centers");
-  }
-  AreaBoxes boxes() const { return {centers_.data(), centers_.size(0), length_m_, width_m_, ahead_m_}; }
-
- private:
-  Doubles centers_;
-  double length_m_, width_m_, ahead_m_;
-};
-
-}  // namespace
-
-KERNEL(box_points) {
-  return call("box_points", values, count, [](Arguments& take) {
-    const BoxArguments boxes(take);
-    const Array<double> points(take.next(), "points", 3);
-    points.of(0, boxes.boxes().count, "points").of(1, 6, "points").of(2, 2, "points");
-    unlocked([&] { box_points(boxes.boxes(), points.data()); });
-    return 0;
-  });
-}
-
-namespace {
-
-// Seven arguments, those of `AreaCells`: place (5), columns, references, first, edges, edge_bits, reach_m.
-class CellArguments {
- public:
-  explicit CellArguments(Arguments& take)
-      : place_(take.next(), "place", 1), columns_(take.integer()), references_(take.next(), "references", 2),
-        first_(take.next(), "first", 1), edges_(take.next(), "edges", 2), edge_bits_(take.next(), "edge_bits", 2),
-        reach_m_(take.number()) {
-    const Py_ssize_t words = references_.size(0), cells = references_.size(1);
-    place_.of(0, 5, "place"), first_.of(0, cells + 1, "first"), edges_.of(0, 6, "edges");
-    edge_bits_.of(0, words, "edge_bits").of(1, edges_.size(1), "edge_bits");
-    if (columns_ <= 0 || cells % columns_ != 0) throw std::invalid_argument("columns does not divide the cells");
-  }
-  AreaCells cells() const {
-    const double* p = place_.data();
-    const Py_ssize_t cells = references_.size(1);
-    return {p[0], p[1], p[2], p[3], p[4], cells / columns_, columns_, cells, edges_.size(1), static_cast<int>(words()),
-            references_.data(), first_.data(), edges_.data(), edge_bits_.data(), reach_m_};
-  }
-  Py_ssize_t words() const { return references_.size(0); }
-
- private:
-  Doubles place_;
-  long columns_;
-  Array<const uint64_t> references_;
-  Array<const long long> first_;
-  Doubles edges_;
-  Array<const uint64_t> edge_bits_;
-  double reach_m_;
-};
-
-// Six arguments: starts and stops (E, 2) of edges, their bits (E, words); place (5), rows and columns of a grid.
-class EdgeArguments {
- public:
-  explicit EdgeArguments(Arguments& take)
-      : starts_(take.next(), "starts", 2), stops_(take.next(), "stops", 2), bits_(take.next(), "bits", 2),
-        place_(take.next(), "place", 1), rows_(take.integer()), columns_(take.integer()) {
-    const Py_ssize_t count = starts_.size(0);
-    starts_.of(1, 2, "starts"), stops_.of(0, count, "stops").of(1, 2, "stops"), bits_.of(0, count, "bits");
-    place_.of(0, 5, "place");
-    if (rows_ <= 0 || columns_ <= 0) throw std::invalid_argument("the grid has no cells");
-  }
-  AreaEdges edges() const { return {starts_.data(), stops_.data(), bits_.data(), starts_.size(0), static_cast<int>(words())}; }
-  AreaGrid grid() const {
-    const double* p = place_.data();
-    return {p[0], p[1], p[2], p[3], p[4], rows_, columns_};
-  }
-  Py_ssize_t words() const { return bits_.size(1); }
-  Py_ssize_t cells() const { return rows_ * columns_; }
-
- private:
-  Doubles starts_, stops_;
-  Array<const uint64_t> bits_;
-  Doubles place_;
-  long rows_, columns_;
-};
-
-// Four arguments: bits of lanes, of the route's lanes, of drivable polygons and of intersections.
-class KindArguments {
- public:
-  KindArguments(Arguments& take, Py_ssize_t words)
-      : lanes_(take.next(), "lanes", 1), route_(take.next(), "route", 1), drivable_(take.next(), "drivable", 1),
-        intersections_(take.next(), "intersections", 1) {
-    lanes_.of(0, words, "lanes"), route_.of(0, words, "route");
-    drivable_.of(0, words, "drivable"), intersections_.of(0, words, "intersections");
-  }
-  AreaKinds kinds() const { return {lanes_.data(), route_.data(), drivable_.data(), intersections_.data()}; }
-
- private:
-  Array<const uint64_t> lanes_, route_, drivable_, intersections_;
-};
-
-}  // namespace
-
-KERNEL(count_edge_cells) {
-  return call("count_edge_cells", values, count, [](Arguments& take) {
-    const EdgeArguments of(take);
-    const Array<long long> first(take.next(), "first", 1);
-    first.of(0, of.cells() + 1, "first");
-    long long pairs = 0;
-    unlocked([&] { pairs = count_edge_cells(of.edges(), of.grid(), first.data()); });
-    return pairs;
-  });
-}
-
-KERNEL(fill_edge_cells) {
-  return call("fill_edge_cells", values, count, [](Arguments& take) {
-    const EdgeArguments of(take);
-    const Array<const long long> first(take.next(), "first", 1);
-    const Array<double> edges(take.next(), "edges", 2);
-    const Array<uint64_t> bits(take.next(), "edge_bits", 2);
-    first.of(0, of.cells() + 1, "first");
-    const Py_ssize_t pairs = first.data()[of.cells()];
-    edges.of(0, 6, "edges").of(1, pairs, "edges"), bits.of(0, of.words(), "edge_bits").of(1, pairs, "edge_bits");
-    unlocked([&] { fill_edge_cells(of.edges(), of.grid(), first.data(), edges.data(), bits.data()); });
-    return 0;
-  });
-}
-
-KERNEL(draw_references) {
-  return call("draw_references", values, count, [](Arguments& take) {
-    const EdgeArguments of(take);
-    const Array<uint64_t> references(take.next(), "references", 2);
-    references.of(0, of.words(), "references").of(1, of.cells(), "references");
-    unlocked([&] { draw_references(of.edges(), of.grid(), references.data()); });
-    return 0;
-  });
-}
-
-KERNEL(polygons_around) {
-  return call("polygons_around", values, count, [](Arguments& take) {
-    const Doubles points(take.next(), "points", 2);
-    const CellArguments index(take);
-    const Array<uint64_t> sets(take.next(), "sets", 2);
-    const Array<bool> uncertain(take.next(), "uncertain", 1);
-    points.of(1, 2, "points"), sets.of(0, points.size(0), "sets").of(1, index.words(), "sets");
-    uncertain.of(0, points.size(0), "uncertain");
-    long long uncertain_count = 0;
-    unlocked([&] {
-      uncertain_count = polygons_around(index.cells(), points.data(), points.size(0), sets.data(), uncertain.data());
-    });
-    return uncertain_count;
-  });
-}
-
-KERNEL(area_flags) {
-  return call("area_flags", values, count, [](Arguments& take) {
-    const Array<const uint64_t> sets(take.next(), "sets", 3);
-    const Py_ssize_t words = sets.size(2);
-    const KindArguments kinds(take, words);
-    const bool road_known = take.integer();
-    const Array<bool> flags(take.next(), "flags", 2);
-    sets.of(1, 6, "sets"), flags.of(0, 5, "flags").of(1, sets.size(0), "flags");
-    unlocked([&] {
-      area_flags(sets.data(), sets.size(0), static_cast<int>(words), kinds.kinds(), road_known, flags.data());
-    });
-    return 0;
-  });
-}
-
-KERNEL(area_flags_of_boxes) {
-  return call("area_flags_of_boxes", values, count, [](Arguments& take) {
-    const BoxArguments boxes(take);
-    const CellArguments index(take);
-    const KindArguments kinds(take, index.words());
-    const bool road_known = take.integer();
-    const Array<bool> flags(take.next(), "flags", 2), uncertain(take.next(), "uncertain", 1);
-    const Py_ssize_t number = boxes.boxes().count;
-    flags.of(0, 5, "flags").of(1, number, "flags"), uncertain.of(0, number, "uncertain");
-    long long uncertain_count = 0;
-    unlocked([&] {
-      uncertain_count =
-          area_flags_of_boxes(index.cells(), boxes.boxes(), kinds.kinds(), road_known, flags.data(), uncertain.data());
-    });
-    return uncertain_count;
-  });
-}
-
-KERNEL(red_light_contacts) {
-  return call("red_light_contacts", values, count, [](Arguments& take) {
-    const Doubles centers(take.next(), "centers", 3);
-    const double length_m = take.number(), width_m = take.number();
-    const Doubles ring(take.next(), "ring", 2);
-    const Flags red(take.next(), "red", 1);
-    const Array<double> score(take.next(), "score", 1);
-    centers.of(1, kInstants, "centers").of(2, 3, "centers"), ring.of(1, 2, "ring"), red.of(0, kInstants, "red");
-    score.of(0, centers.size(0), "score");
-    if (ring.size(0) < 3) throw std::invalid_argument("ring has fewer than 3 points");
-    unlocked([&] {
-      red_light_contacts(centers.data(), static_cast<int>(centers.size(0)), length_m, width_m, ring.data(),
-                         static_cast<int>(ring.size(0)), red.data(), score.data());
-    });
-    return 0;
-  });
-}
-
-KERNEL(driving_direction) {
-  return call("driving_direction", values, count, [](Arguments& take) {
-    const Doubles centers(take.next(), "centers", 3);
-    const Flags wrong(take.next(), "wrong", 2);
-    const Array<double> score(take.next(), "score", 1);
-    centers.of(1, kInstants, "centers").of(2, 3, "centers");
-    wrong.of(0, centers.size(0), "wrong").of(1, kInstants, "wrong"), score.of(0, centers.size(0), "score");
-    unlocked([&] { driving_direction(centers.data(), static_cast<int>(centers.size(0)), wrong.data(), score.data()); });
-    return 0;
-  });
-}
-
-KERNEL(edge_distances) {
-  return call("edge_distances", values, count, [](Arguments& take) {
-    const Doubles x(take.next(), "x", 1), y(take.next(), "y", 1), edges(take.next(), "edges", 3);
-    const double reach_m = take.number();
-    const Array<double> distances(take.next(), "distances", 2);
-    edges.of(1, 2, "edges").of(2, 2, "edges"), distances.of(0, x.size(0), "distances").of(1, y.size(0), "distances");
-    unlocked([&] {
-      edge_distances(x.data(), static_cast<int>(x.size(0)), y.data(), static_cast<int>(y.size(0)), edges.data(),
-                     static_cast<int>(edges.size(0)), reach_m, distances.data());
-    });
-    return 0;
-  });
-}
-
-KERNEL(point_clearances) {
-  return call("point_clearances", values, count, [](Arguments& take) {
-    const GridArguments grid(take);
-    const Doubles points(take.next(), "points", 2);
-    const Array<double> clearances(take.next(), "clearances", 1);
-    points.of(1, 2, "points"), clearances.of(0, points.size(0), "clearances");
-    unlocked([&] { point_clearances(grid.grid(), points.data(), points.size(0), clearances.data()); });
-    return 0;
-  });
-}
-
-KERNEL(box_clearances) {
-  return call("box_clearances", values, count, [](Arguments& take) {
-    const GridArguments grid(take);
-    const Doubles poses(take.next(), "poses", 2), outline(take.next(), "outline", 2);
-    const bool is_likely = take.integer();
-    const Array<double> found(take.next(), "clearances", 1);
-    poses.of(1, 3, "poses"), outline.of(1, 2, "outline"), found.of(0, poses.size(0), "clearances");
-    unlocked([&] {
-      (is_likely ? likely_box_distances : box_clearances)(grid.grid(), poses.data(), poses.size(0), outline.data(),
-                                                           static_cast<int>(outline.size(0)), found.data());
-    });
-    return 0;
-  });
-}
-
-KERNEL(comfort_flags) {
-  return call("comfort_flags", values, count, [](Arguments& take) {
-    const Doubles states(take.next(), "states", 3), weights(take.next(), "weights", 3);
-    const Array<const long long> ranges(take.next(), "ranges", 3);
-    const long point = take.integer();
-    const double ahead_m = take.number();
-    const Doubles low(take.next(), "low", 1), high(take.next(), "high", 1);
-    const Array<bool> flags(take.next(), "flags", 2);
-    const Py_ssize_t samples = states.size(1), blocks = ranges.size(1);
-    states.of(2, kStateSize, "states"), low.of(0, 6, "low"), high.of(0, 6, "high");
-    weights.of(0, 5, "weights").of(1, samples, "weights").of(2, blocks * kBlock, "weights");
-    ranges.of(0, 5, "ranges").of(2, 2, "ranges"), flags.of(0, states.size(0), "flags").of(1, 6, "flags");
-    if (blocks * kBlock < samples) throw std::invalid_argument("ranges has too few blocks");
-    for (Py_ssize_t i = 0; i < 10 * blocks; ++i)
-      if (ranges.data()[i] < 0 || ranges.data()[i] > samples) throw std::invalid_argument("ranges leaves the samples");
-    const ComfortFilters filters{static_cast<int>(samples), static_cast<int>(blocks), weights.data(), ranges.data()};
-    unlocked([&] {
-      comfort_flags(states.data(), static_cast<int>(states.size(0)), filters, static_cast<ComfortPoint>(point), ahead_m,
-                    low.data(), high.data(), flags.data());
-    });
-    return 0;
-  });
+void bind_scores(nanobind::module_& module) {
+  bind_simulation(module);
+  bind_contacts(module);
+  bind_areas(module);
+  bind_drivable(module);
 }
 
 }  // namespace reflectdrive

@@ -8,26 +8,23 @@
 namespace reflectdrive {
 namespace {
 
-constexpr double kDt = 0.1;
 constexpr double kCurvaturePenalty = 1e-10;
-constexpr double kStiffness = 1e-2 / (kDt * kDt);  // penalty of the curvature's rate of change
-constexpr int kLookAhead = 10;                     // steps
+constexpr double kStiffness = 1e-2 / (kDtS * kDtS);  // penalty of the curvature's rate of change
+constexpr int kLookAhead = 10;                       // steps
 constexpr double kStoppingSpeed = 0.2;
 constexpr double kStoppingGain = 0.5;
-constexpr double kSpeedGain = 10.0 / 11.0;             // q B / (q B^2 + r) with q = 10, r = 1, B = 1 s
-constexpr double kHeadingWeight = 10.0;                // against 1 for the lateral error and for the steering rate
-constexpr double kAccelerationShare = kDt / (kDt + 0.2);  // low pass of 0.2 s
-constexpr double kSteeringShare = kDt / (kDt + 0.05);     // low pass of 0.05 s
-
-enum State { X, Y, HEADING, VX, VY, AX, AY, STEERING, STEERING_RATE, YAW_RATE, YAW_ACCELERATION };
+constexpr double kSpeedGain = 10.0 / 11.0;                  // q B / (q B^2 + r) with q = 10, r = 1, B = 1 s
+constexpr double kHeadingWeight = 10.0;                     // against 1 for the lateral error and for the steering rate
+constexpr double kAccelerationShare = kDtS / (kDtS + 0.2);  // low pass of 0.2 s
+constexpr double kSteeringShare = kDtS / (kDtS + 0.05);     // low pass of 0.05 s
 
 // Sums over the ten steps j = 0 .. 9 of the tracker's look-ahead. In step j the car drives alpha + beta j metres; over
 // the ten steps its way is ten alpha + sum j beta, and with steering that changes at a constant rate its turn and its
 // lateral error are polynomials in alpha and beta with these coefficients.
 struct LookAheadSums {
-  double j = 0, squares = 0;                                     // of j
-  double pairs[3] = {0, 0, 0}, rate_pairs[3] = {0, 0, 0};        // of alpha^2, alpha beta, beta^2
-  double weights[5][kLookAhead] = {};                            // of the road's curvature in step j
+  double j = 0, squares = 0;                               // of j
+  double pairs[3] = {0, 0, 0}, rate_pairs[3] = {0, 0, 0};  // of alpha^2, alpha beta, beta^2
+  double weights[5][kLookAhead] = {};                      // of the road's curvature in step j
   constexpr LookAheadSums() {
     double earlier = 0, earlier_squares = 0;  // sums over i < j
     for (int k = 0; k < kLookAhead; ++k) {
@@ -84,7 +81,8 @@ void fit_curvatures(const double* turns, const double* distances, double* curvat
 namespace {
 
 // Speeds (40) m/s and curvatures (40) 1/m fitted to poses (41, 3), and cosines and sines (40) of their headings.
-void fit_profiles(const double* reference, const double* speed_fit, double* speeds, double* curvatures, double* cosines, double* sines) {
+void fit_profiles(const double* reference, const double* speed_fit, double* speeds, double* curvatures, double* cosines,
+                  double* sines) {
   double turns[kSteps], distances[kSteps];
   std::fill(speeds, speeds + kSteps, 0.0);
   for (int k = 0; k < kSteps; ++k) {
@@ -94,7 +92,7 @@ void fit_profiles(const double* reference, const double* speed_fit, double* spee
     for (int i = 0; i < kSteps; ++i) speeds[i] += speed_fit[kSteps * k + i] * along;
     turns[k] = wrap(next[2] - here[2]);
   }
-  for (int k = 0; k < kSteps; ++k) distances[k] = kDt * speeds[k];
+  for (int k = 0; k < kSteps; ++k) distances[k] = kDtS * speeds[k];
   fit_curvatures(turns, distances, curvatures);
 }
 
@@ -108,7 +106,7 @@ void follow(const double* reference, const double* motion, const double* speed_f
     for (int j = 0; j < kLookAhead; ++j)
       for (int i = 0; i < kSteps; ++i) road[part][i] += kSums.weights[part][j] * curvatures[i + j];
 
-  const double base = car.wheel_base_m, rate_scale = kDt / base;
+  const double base = car.wheel_base_m, rate_scale = kDtS / base;
   std::fill(states, states + kStateSize * (kSteps + 1), 0.0);
   std::copy(motion, motion + kStateSize - VX, states + VX);
   double bend = std::tan(states[STEERING]) / base;
@@ -118,15 +116,14 @@ void follow(const double* reference, const double* motion, const double* speed_f
     const double v = state[VX], steering = state[STEERING];
 
     // 1.2: the tracker. Errors across the road and of the heading, now.
-    const double across =
-        (state[X] - place[0]) * -sines[i] + (state[Y] - place[1]) * cosines[i];
+    const double across = (state[X] - place[0]) * -sines[i] + (state[Y] - place[1]) * cosines[i];
     const double turned = wrap(state[HEADING] - place[2]);
     const int look = std::min(i + kLookAhead, kSteps - 1);
     const bool stopping = speeds[look] <= kStoppingSpeed && v <= kStoppingSpeed;
     const double command = -(stopping ? kStoppingGain : kSpeedGain) * (v - speeds[look]);
 
     // Ten steps ahead at constant steering rate u: error = A x0 + B u + g, in closed form.
-    const double alpha = kDt * v, beta = kDt * kDt * command;
+    const double alpha = kDtS * v, beta = kDtS * kDtS * command;
     const double aa = alpha * alpha, ab = alpha * beta, bb = beta * beta;
     const auto& sums = kSums;
     const double way = kLookAhead * alpha + sums.j * beta;
@@ -135,8 +132,8 @@ void follow(const double* reference, const double* motion, const double* speed_f
     const double rate_lateral =
         rate_scale * (sums.rate_pairs[0] * aa + sums.rate_pairs[1] * ab + sums.rate_pairs[2] * bb);
     const double turned_ahead = wrap(turned + steering * (way / base) - (road[0][i] * alpha + road[1][i] * beta));
-    const double lateral_ahead = across + turned * way + steering * lateral -
-                                 (road[2][i] * aa + road[3][i] * ab + road[4][i] * bb);
+    const double lateral_ahead =
+        across + turned * way + steering * lateral - (road[2][i] * aa + road[3][i] * ab + road[4][i] * bb);
     const double weighted = kHeadingWeight * rate_turn;
     double rate = -kSteeringShare * (rate_lateral * lateral_ahead + weighted * turned_ahead) /
                   (rate_lateral * rate_lateral + weighted * rate_turn + 1.0);
@@ -148,11 +145,11 @@ void follow(const double* reference, const double* motion, const double* speed_f
     now[Y] = state[Y] + alpha * std::sin(state[HEADING]);
     now[HEADING] = state[HEADING] + alpha * bend;
     now[AX] = state[AX] + kAccelerationShare * (command - state[AX]);
-    now[VX] = v + kDt * now[AX];  // not clamped: late braking may roll back slightly
-    now[STEERING] = std::clamp(steering + kDt * rate, -car.max_steering_rad, car.max_steering_rad);
+    now[VX] = v + kDtS * now[AX];  // not clamped: late braking may roll back slightly
+    now[STEERING] = std::clamp(steering + kDtS * rate, -car.max_steering_rad, car.max_steering_rad);
     bend = std::tan(now[STEERING]) / base;
     now[YAW_RATE] = now[VX] * bend;
-    now[YAW_ACCELERATION] = (now[YAW_RATE] - state[YAW_RATE]) / kDt;
+    now[YAW_ACCELERATION] = (now[YAW_RATE] - state[YAW_RATE]) / kDtS;
   }
   for (int i = 0; i <= kSteps; ++i) states[kStateSize * i + HEADING] = wrap(states[kStateSize * i + HEADING]);
 }

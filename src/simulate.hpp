@@ -1,10 +1,9 @@
 // A car that follows a plan: NAVSIM's tracker and kinematic bicycle (see reflectdrive_ros/scoring/simulate.py).
 #pragma once
 
-namespace reflectdrive {
+#include "states.hpp"
 
-inline constexpr int kSteps = 40;      // of 0.1 s
-inline constexpr int kStateSize = 11;  // x, y, heading, vx, vy, ax, ay, steering, its rate, yaw rate, its change
+namespace reflectdrive {
 
 struct Bicycle {
   double wheel_base_m, max_steering_rad;
@@ -17,8 +16,8 @@ void interpolate_plan(const double* plan, int poses, const double* knot_times, c
 // Curvatures c (40) with c * distance = turn, smooth in time.
 void fit_curvatures(const double* turns, const double* distances, double* curvatures);
 
-// States (41, 11) of a car with present motion (8) that tracks poses (41, 3). `speed_fit` (40, 40) is transposed: row k has
-// the weights of displacement k in the fitted speeds.
+// States (41, 11) of a car with present motion (8) that tracks poses (41, 3). `speed_fit` (40, 40) is transposed: row k
+// has the weights of displacement k in the fitted speeds.
 void follow(const double* reference, const double* motion, const double* speed_fit, Bicycle car, double* states);
 
 }  // namespace reflectdrive

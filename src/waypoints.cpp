@@ -15,7 +15,8 @@ void likeliest(const Smoothing& weights, const double* points, const double* sta
     for (int axis = 0; axis < 2; ++axis) {
       double sum = 0.0;
       for (int k = 0; k < count; ++k) sum += weights.of_points[t * count + k] * points[2 * k + axis];
-      found[2 * t + axis] = sum + (weights.of_start[2 * t] * start[axis] + weights.of_start[2 * t + 1] * start[2 + axis]);
+      found[2 * t + axis] =
+          sum + (weights.of_start[2 * t] * start[axis] + weights.of_start[2 * t + 1] * start[2 + axis]);
     }
 }
 
@@ -25,7 +26,8 @@ void reachable_distances(const double* planned, int count, const Pace& pace, dou
   for (int now = 0; now < count; ++now) {
     double speed = most;
     for (int step = 1; step <= count - now; ++step)  // at this speed, then braking, it is still behind the plan then
-      speed = std::min(speed, (planned[now + step - 1] - place) / (step * pace.dt_s) + 0.5 * pace.braking_mps2 * pace.dt_s * (step - 1));
+      speed = std::min(speed, (planned[now + step - 1] - place) / (step * pace.dt_s) +
+                                  0.5 * pace.braking_mps2 * pace.dt_s * (step - 1));
     speed = std::max(speed, 0.0);
     found[now] = place += pace.dt_s * speed;
     most = speed + pace.most_mps2 * pace.dt_s;
@@ -34,15 +36,17 @@ void reachable_distances(const double* planned, int count, const Pace& pace, dou
 
 }  // namespace
 
-void smooth_points(const double* points, int plans, int count, const double* start, double bin_m, const Smoothing& plain,
-                   const Smoothing& on_road, const Route& route, const RouteRule& rule, double* moved) {
+void smooth_points(const double* points, int plans, int count, const double* start, double bin_m,
+                   const Smoothing& plain, const Smoothing& on_road, const Route& route, const RouteRule& rule,
+                   double* moved) {
   std::vector<double> straight(2 * count), headings(std::max(count, 2)), of_road(2 * count);
   double straight_start[4];  // one interval ago, now
   if (route.count > 0) {
     const double now_first[] = {start[2], start[3], start[0], start[1]};
     double found[4];
     to_frenet(route, now_first, 1, 2, rule.tolerance_m, found, headings.data());
-    straight_start[0] = found[2], straight_start[1] = found[3], straight_start[2] = found[0], straight_start[3] = found[1];
+    straight_start[0] = found[2], straight_start[1] = found[3], straight_start[2] = found[0],
+    straight_start[3] = found[1];
   }
   for (int n = 0; n < plans; ++n) {
     const double* plan = points + 2 * n * count;
@@ -58,7 +62,8 @@ void smooth_points(const double* points, int plans, int count, const double* sta
       to_cartesian(route, of_road.data(), count, found);
     else
       likeliest(plain, plan, start, count, found);
-    for (int i = 0; i < 2 * count; ++i) found[i] = std::min(std::max(found[i], plan[i] - 0.5 * bin_m), plan[i] + 0.5 * bin_m);
+    for (int i = 0; i < 2 * count; ++i)
+      found[i] = std::min(std::max(found[i], plan[i] - 0.5 * bin_m), plan[i] + 0.5 * bin_m);
     for (int t = 0; t < count; ++t) {
       const double x = t ? plan[2 * t - 2] : 0.0, y = t ? plan[2 * t - 1] : 0.0;
       if (std::abs(plan[2 * t] - x) >= kRepeated || std::abs(plan[2 * t + 1] - y) >= kRepeated) continue;
@@ -89,7 +94,8 @@ int limit_acceleration(double* points, int plans, int count, const Pace& pace) {
   return changed;
 }
 
-void interpolate_paths(const double* ways, const double* along, int paths, int knots, const double* reached, int count, double* points) {
+void interpolate_paths(const double* ways, const double* along, int paths, int knots, const double* reached, int count,
+                       double* points) {
   for (int n = 0; n < paths; ++n) {
     const double *way = ways + 2 * n * knots, *at = along + n * knots;
     for (int t = 0; t < count; ++t) {

@@ -140,5 +140,5 @@ def test_arrays_of_another_kind_are_refused_by_name():
         kernels.driving_direction(np.zeros((1, 41, 3)), np.zeros((1, 41)), np.zeros(1))
     with pytest.raises(ValueError, match="score has length 2 on axis 0, expected 1"):
         kernels.driving_direction(np.zeros((1, 41, 3)), np.zeros((1, 41), bool), np.zeros(2))
-    with pytest.raises(ValueError, match="too few arguments"):
+    with pytest.raises(TypeError, match="incompatible function arguments"):
         kernels.driving_direction(np.zeros((1, 41, 3)))

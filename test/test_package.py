@@ -136,29 +136,53 @@ def test_pip_and_colcon_compile_the_kernels_from_the_same_sources_with_the_same_
     command = [sys.executable, "-W", "ignore", "-c", f"import setuptools{EXTENSIONS}"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
     ((name, sources, depends, flags),) = json.loads(output)
-    assert re.findall(r"Python3_add_library\((\w+) MODULE WITH_SOABI \$\{KERNELS\}\)", CMAKE) == [name]
-    (pattern,) = re.findall(r"file\(GLOB KERNELS CONFIGURE_DEPENDS (\S+)\)", CMAKE)
-    assert {ROOT / each for each in sources} == set(ROOT.glob(pattern))
-    assert {ROOT / each for each in (*sources, *depends)} == set((ROOT / "src").iterdir())
-    (file,) = re.findall(r"file\(STRINGS (\S+) KERNEL_FLAGS\)", CMAKE)
-    assert "target_compile_options(reflectdrive_kernels PRIVATE ${KERNEL_FLAGS})" in CMAKE
-    of_x86 = re.findall(r"list\(APPEND KERNEL_FLAGS (\S+)\)", CMAKE) if platform.machine() == "x86_64" else []
-    assert flags == [*(ROOT / file).read_text().splitlines(), *of_x86]
+    cmake = (ROOT / "src/CMakeLists.txt").read_text()
+    ((module, words),) = re.findall(r"nanobind_add_module\((\w+) ([^)]*)\)", cmake)
+    assert module == name
+    assert [f"src/{word}" for word in words.split() if word.endswith(".cpp")] == sources
+    assert {ROOT / each for each in sources} == set(ROOT.glob("src/*.cpp"))
+    assert {ROOT / each for each in (*sources, *depends, "src/CMakeLists.txt")} == set((ROOT / "src").iterdir())
+    (file,) = re.findall(r"file\(STRINGS (\S+) KERNEL_FLAGS\)", cmake)
+    assert "target_compile_options(reflectdrive_kernels PRIVATE ${KERNEL_FLAGS})" in cmake
+    of_x86 = re.findall(r"list\(APPEND KERNEL_FLAGS (\S+)\)", cmake) if platform.machine() == "x86_64" else []
+    expected = [*(ROOT / "src" / file).read_text().splitlines(), *of_x86]
+    assert flags[: len(expected)] == expected
+    assert {"-Wall", "-Wextra", "-Wconversion"} <= set(expected)
+    assert "-Werror" not in flags  # a user's compiler may be newer than any that we have seen
+
+
+def test_every_build_of_the_kernels_takes_one_version_of_nanobind():
+    names = ("pyproject.toml", "docker/Dockerfile", "tools/requirements.in", "tools/requirements.lock")
+    names += ("tools/requirements-humble.in", "tools/requirements-humble.lock", "docs/install.md")
+    versions = [set(re.findall(r"nanobind==([\w.]+)", (ROOT / name).read_text())) for name in names]
+    assert versions == [versions[0]] * len(names)
+    assert len(versions[0]) == 1
+    assert "python3-nanobind-pip" in {entry.text for entry in MANIFEST.findall("build_depend")}
+
+
+def instructions_of(library, function):
+    """Lines of (instruction, operands)."""
+    command = ["objdump", "-d", "--no-show-raw-insn", f"--disassemble={function}", library]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line.split("\t")[1].split(maxsplit=1) for line in lines if re.match(r" *[0-9a-f]+:\t", line)]
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AVX2 is of x86-64")
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="binutils is not installed")
 def test_no_instruction_of_avx_runs_before_the_kernels_have_checked_the_processor():
-    """Constructors of global objects run when the library is loaded, and `PyInit_` checks."""
+    """Constructors of global objects run when the library is loaded, and `PyInit_` checks. There is one constructor, of
+    nanobind, which registers a destructor and calls nothing else."""
     library = importlib.import_module("reflectdrive_kernels").__file__
     symbols = subprocess.run(["objdump", "-t", library], capture_output=True, text=True, check=True).stdout
-    assert "PyInit_reflectdrive_kernels" in symbols
-    assert "_GLOBAL__sub_I_" not in symbols
-    command = ["objdump", "-d", "--no-show-raw-insn", "--disassemble=PyInit_reflectdrive_kernels", library]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    instructions = [line.split("\t")[1].split()[0] for line in lines if re.match(r" *[0-9a-f]+:\t", line)]
-    assert "ret" in instructions
-    assert not [each for each in instructions if each.startswith("v") or each in ("shlx", "shrx", "sarx", "andn")]
+    constructors = re.findall(r"_GLOBAL__sub_I_\S+", symbols)
+    assert constructors in (["_GLOBAL__sub_I_nb_internals.cpp"], ["_GLOBAL__sub_I_nb_combined.cpp"])
+    for function in ("PyInit_reflectdrive_kernels", *constructors):
+        instructions = instructions_of(library, function)
+        assert instructions, f"{function} is not in {library}"
+        names = [name for name, *_ in instructions]
+        assert not [name for name in names if name.startswith("v") or name in ("shlx", "shrx", "sarx", "andn")]
+        leaves = [words[1] for words in instructions if words[0] in ("call", "jmp") and f"<{function}" not in words[1]]
+        assert all(target.endswith("@plt>") for target in leaves), leaves
 
 
 EMULATOR = shutil.which("qemu-x86_64-static")

@@ -20,6 +20,7 @@ from reflectdrive_ros.planning.postprocess.waypoints import (
 )
 from reflectdrive_ros.scoring import drivable, frenet, metrics
 from reflectdrive_ros.scoring import simulate as simulation
+from reflectdrive_ros.scoring.contacts import STOPPED_MPS
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.metrics import EgoAreas
 from reflectdrive_ros.scoring.safety import (
@@ -219,7 +220,7 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
         further_out = clearance_m[:, 1:] < best_m[:, :-1] - scene.drivable.resolution_m
         out = np.zeros(shape, bool)
         out[:, 1:] = (clearance_m[:, 1:] <= 0.0) & ((best_m[:, :-1] > 0.0) | further_out)
-        out &= np.abs(states[..., VX]) > metrics.STOPPED_MPS
+        out &= np.abs(states[..., VX]) > STOPPED_MPS
         by_step = np.where(out, 0.0, by_step)
         excess += np.where(out, -clearance_m, 0.0).sum(axis=1)
     limits = safety_context.limits

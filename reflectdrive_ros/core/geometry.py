@@ -13,6 +13,8 @@ import reflectdrive_kernels as kernels
 
 from .domain import Array
 
+REPEATED_M = 1e-6  # a shorter step of a polyline repeats the point before it
+
 
 def _side_by_side(*columns: Array) -> Array:
     """Arrays of one shape as the last axis of one: `np.stack`, at a third of its cost, which is felt in small ones."""
@@ -93,7 +95,7 @@ def headings_along(points: Array) -> Array:
     """(L,) heading of each point's outgoing segment; the last repeats; points that do not move keep the one before."""
     line = np.asarray(points, float)
     step_x, step_y = line[1:, 0] - line[:-1, 0], line[1:, 1] - line[:-1, 1]
-    moving = np.hypot(step_x, step_y) > 1e-6
+    moving = np.hypot(step_x, step_y) > REPEATED_M
     heading = np.zeros(len(line))
     if not moving.any():
         return heading
@@ -105,7 +107,7 @@ def headings_along(points: Array) -> Array:
     return heading
 
 
-def distinct_points(points: Array, closer_than: float = 1e-6) -> Array:
+def distinct_points(points: Array, closer_than: float = REPEATED_M) -> Array:
     """The polyline without points that repeat the one before."""
     points = np.asarray(points, float)
     if len(points) < 2:
@@ -131,7 +133,7 @@ def project(polyline: Array, points: Array) -> tuple[Array, Array]:
     """
     positions = np.asarray(points, float)
     along, offset = np.empty(len(positions)), np.empty(len(positions))
-    kernels.project(np.asarray(polyline, float), positions, along, offset)
+    kernels.project(np.asarray(polyline, float), positions, REPEATED_M, along, offset)
     return along, offset
 
 
@@ -139,7 +141,7 @@ def sample(polyline: Array, along: Array) -> Array:
     """Poses (N, 3) at arc lengths (N,) along a polyline (L >= 2, 2+), which is extended straight beyond its ends."""
     along = np.asarray(along, float)
     begins, heading, beyond = np.empty((2, len(along))), np.empty(len(along)), np.empty(len(along))
-    kernels.sample(np.asarray(polyline, float), along, begins, heading, beyond)
+    kernels.sample(np.asarray(polyline, float), along, REPEATED_M, begins, heading, beyond)
     return _side_by_side(begins[0] + beyond * np.cos(heading), begins[1] + beyond * np.sin(heading), wrap(heading))
 
 

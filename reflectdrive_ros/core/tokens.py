@@ -322,7 +322,7 @@ def poses_from_points(points: Array, curvature_change: float = CURVATURE_CHANGE)
     plans = points.reshape(-1, *points.shape[-2:])
     poses = np.empty((*points.shape[:-1], 3))
     headings = np.empty(plans.shape[:2])
-    kernels.headings_of_points(plans, *heading_prior(curvature_change), headings)
+    kernels.headings_of_points(plans, heading_prior(curvature_change), headings)
     poses[..., :2], poses[..., 2] = points, headings.reshape(points.shape[:-1])
     return poses
 
@@ -338,5 +338,5 @@ def check_points(points: Array) -> Array:
 
 
 def heading_prior(curvature_change: float) -> tuple[float, ...]:
-    """Arguments of the kernels that estimate headings."""
+    """An argument of the kernels that estimate headings."""
     return (ROUNDING_M, CURVATURE_PER_M, curvature_change, STANDING_RAD, FIRST_NOISE, SHORTEST_M, DIRECTION_M)

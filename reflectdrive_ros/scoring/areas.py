@@ -106,14 +106,14 @@ class MapAreas:
         """
         kinds = (self.lane_bits, self.route_bits, self.drivable_bits, self.intersection_bits)
         flags, uncertain = np.empty((5, len(centers)), bool), np.ones(len(centers), bool)
-        boxes = (*size.tolist(), ahead_m)
+        box = (*size.tolist(), ahead_m)
         if self.index.cells and not kernels.area_flags_of_boxes(
-            centers, *boxes, *self.index.cells, *kinds, road_known, flags, uncertain
+            (centers, *box), self.index.cells, kinds, road_known, flags, uncertain
         ):
             return flags
         points, exact = np.empty((int(uncertain.sum()), 6, 2)), np.empty((5, int(uncertain.sum())), bool)
-        kernels.box_points(centers[uncertain], *boxes, points)
-        kernels.area_flags(self.index.sets(points), *kinds, road_known, exact)
+        kernels.box_points((centers[uncertain], *box), points)
+        kernels.area_flags(self.index.sets(points), kinds, road_known, exact)
         flags[:, uncertain] = exact
         return flags
 
@@ -137,7 +137,7 @@ class AreaIndex:
     def __init__(self, rings: Sequence[Array], reach_m: float = REACH_M) -> None:
         self.count = len(rings)
         self.words = max(1, -(-self.count // 64))
-        self.cells: tuple[Any, ...] = ()  # arguments of the kernels; none without polygons
+        self.cells: tuple[Any, ...] = ()  # an argument of the kernels; empty without polygons
         if not self.count:
             return
         self._rings = rings
@@ -156,10 +156,10 @@ class AreaIndex:
         origin = np.array([*(low - CELL_M), CELL_M, *REFERENCE])
         edges = start, stop, owner, origin, rows, columns
         first, references = np.empty(rows * columns + 1, np.int64), np.zeros((self.words, rows * columns), np.uint64)
-        pairs = kernels.count_edge_cells(*edges, first)
+        pairs = kernels.count_edge_cells(edges, first)
         edges_of_cells, bits = np.empty((6, pairs)), np.empty((self.words, pairs), np.uint64)
-        kernels.fill_edge_cells(*edges, first, edges_of_cells, bits)
-        kernels.draw_references(*edges, references)
+        kernels.fill_edge_cells(edges, first, edges_of_cells, bits)
+        kernels.draw_references(edges, references)
         reach_m = reach_m if reaches_out else np.inf
         self.cells = origin, columns, references, first, edges_of_cells, bits, reach_m
 
@@ -186,7 +186,7 @@ class AreaIndex:
         sets = np.zeros((len(flat), self.words), np.uint64)
         if self.count:
             uncertain = np.empty(len(flat), bool)
-            if kernels.polygons_around(flat, *self.cells, sets, uncertain):
+            if kernels.polygons_around(flat, self.cells, sets, uncertain):
                 sets[uncertain] = self._exact(*flat[uncertain].T)
         return sets.reshape(*points.shape[:-1], self.words)
 

@@ -15,7 +15,10 @@ import reflectdrive_kernels as kernels
 from ..core.domain import AgentKind, Array, Forecast
 from ..core.field_checks import check_array
 
-SAMPLES = 51  # 0, 0.1, .. 5.0 s: 4 s of driving and 1 s of looking ahead
+SAMPLES: int = kernels.AGENT_SAMPLES  # 51: 0, 0.1, .. 5.0 s, 4 s of driving and 1 s of looking ahead
+STOPPED_MPS = 0.05  # section 4 of the PDM score: slower is stopped, for the ego and for others
+BEHIND_RAD = float(np.deg2rad(150.0))  # from straight ahead: an agent further round is behind
+FAULT_RULE = (STOPPED_MPS, BEHIND_RAD)  # an argument of the kernels: whose fault a contact is
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,7 @@ class AgentTracks:
         return columns
 
     def for_kernels(self, first_speeds: bool = False) -> tuple[Array, Array, Array, Array]:
-        """Arguments of the kernels; with `first_speeds` each agent has the speed of its first observation."""
+        """An argument of the kernels; with `first_speeds` each agent has the speed of its first observation."""
         columns = self.columns
         if first_speeds:
             columns = columns.copy()
@@ -101,5 +104,5 @@ def clearances(centers: Array, size: Array, agents: AgentTracks, samples: Array,
     """
     centers = np.asarray(centers, float)
     gaps_m = np.empty(centers.shape[:2])
-    kernels.agent_gaps(centers, np.asarray(samples, np.int64), *size, *agents.for_kernels(), at_most_m, gaps_m)
+    kernels.agent_gaps(centers, np.asarray(samples, np.int64), size.tolist(), agents.for_kernels(), at_most_m, gaps_m)
     return gaps_m

@@ -129,7 +129,7 @@ def clearances(lookup: DrivableGrid, points: Array) -> Array:
     """
     points = np.asarray(points, float)
     clearances_m = np.empty(points.shape[:-1])
-    kernels.point_clearances(*for_kernels(lookup), points.reshape(-1, 2), clearances_m.reshape(-1))
+    kernels.point_clearances(for_kernels(lookup), points.reshape(-1, 2), clearances_m.reshape(-1))
     return clearances_m
 
 
@@ -147,12 +147,12 @@ def _over_boxes(lookup: DrivableGrid, centers: Array, outline: Array, likely: bo
     centers = np.asarray(centers, float)
     clearances_m = np.empty(centers.shape[:-1])
     outline = np.asarray(outline, float)
-    kernels.box_clearances(*for_kernels(lookup), centers.reshape(-1, 3), outline, likely, clearances_m.reshape(-1))
+    kernels.box_clearances(for_kernels(lookup), centers.reshape(-1, 3), outline, likely, clearances_m.reshape(-1))
     return clearances_m
 
 
 def for_kernels(lookup: DrivableGrid) -> tuple[Array, Array, float]:
-    """Arguments of the kernels: cells, the pose of the ego frame in the grid, size of a cell."""
+    """An argument of the kernels: cells, the pose of the ego frame in the grid, size of a cell."""
     return lookup.distance_m, geometry.invert(lookup.ego_from_grid), lookup.resolution_m
 
 

@@ -33,7 +33,7 @@ ROUTE_RULE = (
     float(ASTRAY),
     ROAD_OFFSET_MAX_M,
     TELLING_M,
-)  # arguments of the kernels: when a plan follows a route
+)  # an argument of the kernels: when a plan follows a route
 
 
 class FrenetPoints(NamedTuple):
@@ -77,12 +77,12 @@ class FrenetFrame:
         points = np.asarray(points, float)
         straight, heading = np.empty(points.shape), np.empty(points.shape[:-1])
         plans = (points.reshape(-1, *points.shape[-2:]), straight.reshape(-1, *points.shape[-2:]))
-        kernels.to_frenet(*self.for_kernels, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2]))
+        kernels.to_frenet(self.for_kernels, plans[0], NEAR_M, plans[1], heading.reshape(-1, points.shape[-2]))
         return FrenetPoints(straight, heading)
 
     @property
     def for_kernels(self) -> tuple[Array, Array, Array]:
-        """Arguments of the kernels that take a route."""
+        """An argument of the kernels that take a route."""
         return self.points, self.heading, self.at
 
     @cached_property
@@ -119,6 +119,6 @@ def poses_on_road(points: Array, road: FrenetFrame | None) -> Array:
     plans = points.reshape(-1, *points.shape[-2:])
     headings = np.empty(plans.shape[:-1])
     prior = tokens.heading_prior(CURVATURE_CHANGE)
-    kernels.headings_on_road(*road.for_kernels, road.here, plans, *ROUTE_RULE, *prior, headings)
+    kernels.headings_on_road(road.for_kernels, road.here, plans, ROUTE_RULE, prior, headings)
     poses[..., 2] = headings.reshape(points.shape[:-1])
     return poses

@@ -33,7 +33,7 @@ WAITING_MPS = 0.5  # a slower car can always stop
 AMBER_BRAKING_MPS2 = 2.8  # an amber light that asks for more is passed
 APPROACH_BRAKING_MPS2 = 1.5  # towards a point where the car has to be slow, where there is room
 COMFORT_BRAKING_MPS2 = 2.5  # likewise, for a lower limit that comes late
-BESIDE_LINE_M = 0.5  # stop lines may be mapped shorter than their lane is wide; also in `src/safety.cpp`
+BESIDE_LINE_M = 0.5  # stop lines may be mapped shorter than their lane is wide
 ACROSS = 0.5  # cosine: a line is approached at a smaller angle to its driving direction
 STRIP_M = 4.0  # length of the area behind a closed line that the driving score counts as red
 BINDING_MPS = 0.3  # a plan this close to an allowed speed is held by it
@@ -93,13 +93,18 @@ class RouteLimits:
         allowed = np.minimum(slowing, ending)
         return np.where(at_m < self.until_m, allowed, np.inf)
 
+    @property
+    def for_kernels(self) -> tuple[Array, Array, float]:
+        """An argument of the kernels that take closed stop lines."""
+        return self.closed_lines, self.reach_m, BESIDE_LINE_M
+
     def first_crossings(self, poses: Array) -> Array:
         """(N,) first step at which the car has crossed a closed line, of rear-axle poses (N, T, 3) in the ego frame,
         the present one first; T where it crosses none."""
         if not len(self.closed_lines):
             return np.full(len(poses), poses.shape[1])
         steps = np.empty(len(poses), np.int64)
-        kernels.first_crossings(self.closed_lines, self.reach_m, poses, steps)
+        kernels.first_crossings(self.for_kernels, poses, steps)
         return steps
 
     def red_lights(self) -> RedLights:

@@ -18,12 +18,10 @@ from ..core.config import VehicleConfig
 from ..core.domain import Array, DrivableGrid
 from . import drivable
 from .areas import MapAreas
-from .contacts import AgentTracks
+from .contacts import BEHIND_RAD, FAULT_RULE, AgentTracks
 from .simulate import AX, AY, DT_S, HEADING
 
-STOPPED_MPS = 0.05  # section 4: slower is stopped, for the ego and for others
-BEHIND_RAD = np.deg2rad(150.0)
-TTC_LOOK_STEPS = 9  # section 9: the furthest look ahead
+TTC_LOOK_STEPS: int = kernels.TTC_LOOK_STEPS  # section 9: the furthest look ahead
 LEAST_PROGRESS_M = 5.0  # section 8: if no candidate gets further, progress does not count
 LANE_OFFSET_M = 0.5  # section 11
 LANE_STEPS = 20
@@ -85,12 +83,10 @@ def no_collision(
         lateral_counts = areas.multiple_lanes | areas.off_road
         # without `official`: no plan can avoid a contact at t = 0
         kernels.no_collision(
-            states,
-            center,
-            lateral_counts,
-            vehicle.length_m,
-            vehicle.width_m,
-            *agents.for_kernels(first_speeds=official),
+            (states, center, lateral_counts),
+            (vehicle.length_m, vehicle.width_m),
+            agents.for_kernels(first_speeds=official),
+            FAULT_RULE,
             official,
             not official,
             score,
@@ -141,12 +137,10 @@ def time_to_collision(
     if len(agents):
         lateral_counts = areas.multiple_lanes | areas.off_road | areas.rear_in_intersection
         kernels.time_to_collision(
-            states,
-            center,
-            lateral_counts,
-            vehicle.length_m,
-            vehicle.width_m,
-            *agents.for_kernels(),
+            (states, center, lateral_counts),
+            (vehicle.length_m, vehicle.width_m),
+            agents.for_kernels(),
+            BEHIND_RAD,
             last_step,
             official,
             not official,
@@ -192,7 +186,7 @@ COMFORT_LOW = np.array([-4.05, -4.89, -8.37, -4.13, -1.93, -0.95])
 COMFORT_HIGH = np.array([2.40, 4.89, 8.37, 4.13, 1.93, 0.95])
 EXTENDED_COMFORT = np.array([0.7, 0.5, 0.1, 0.1])  # section 12: acceleration, jerk, yaw rate, yaw acceleration
 DECIMALS = 8
-FILTER_BLOCK = 16  # results that the kernel computes at once
+FILTER_BLOCK: int = kernels.COMFORT_BLOCK  # results that the kernel computes at once
 
 
 @dataclass(frozen=True)
@@ -268,6 +262,7 @@ def comfort_flags(states: Array, vehicle: VehicleConfig, rule: ComfortRule) -> A
         vehicle.rear_axle_to_center_m,
         COMFORT_LOW,
         COMFORT_HIGH,
+        10.0**DECIMALS,
         flags,
     )
     return flags

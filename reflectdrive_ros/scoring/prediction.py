@@ -113,7 +113,7 @@ def find_leads(others: Agents, at_m: Array, lateral_m: Array, facing: Array, on_
     follows = others.kinds != AgentKind.PEDESTRIAN
     rows, gaps_m = np.empty(len(others), np.int64), np.empty(len(others))
     users = (others.poses, np.hypot(*others.velocities_mps.T), others.sizes, follows, at_m, lateral_m, facing, on_road)
-    kernels.find_leads(*users, LEAD_REACH_M, SAME_WAY, PASSES_M, MOVING_MPS, rows, gaps_m)
+    kernels.find_leads(*users, (LEAD_REACH_M, SAME_WAY, PASSES_M, MOVING_MPS), rows, gaps_m)
     return Leads(rows, gaps_m)
 
 
@@ -130,12 +130,7 @@ def driven_distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads,
         leads.rows,
         leads.gaps_m,
         times_s,
-        STEP_S,
-        ADAPTION_PER_S,
-        ADAPTION_GAP_M,
-        ADAPTION_DELAY_S,
-        *FOLLOWING_RANGE_MPS2,
-        LEAD_GAP_M,
+        (STEP_S, ADAPTION_PER_S, ADAPTION_GAP_M, ADAPTION_DELAY_S, *FOLLOWING_RANGE_MPS2, LEAD_GAP_M),
         driven_m,
     )
     return driven_m
@@ -158,12 +153,12 @@ def along_road(
     at its present rate, which decays."""
     future_poses = np.empty((*driven_m.shape, 3))
     motion = (at_m, lateral_m, poses, speeds_mps, driven_m)
-    kernels.along_road(*road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, future_poses)
+    kernels.along_road(road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, future_poses)
     return future_poses
 
 
 def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:
     """Where poses (A, 3) are on a road: metres along it, metres to its left, and the cosine of their angle to it."""
     at_m, lateral_m, facing = np.empty((3, len(poses)))
-    kernels.project_to_road(*road.for_kernels, poses, at_m, lateral_m, facing)
+    kernels.project_to_road(road.for_kernels, poses, at_m, lateral_m, facing)
     return at_m, lateral_m, facing

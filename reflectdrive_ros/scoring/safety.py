@@ -29,7 +29,7 @@ from ..core.config import Config, GuardConfig, VehicleConfig
 from ..core.domain import Agents, Array, DrivableGrid, Forecast, Observation, Plan, SafetyCheck, Trajectory
 from ..core.kinematics import box_centres
 from . import contacts, drivable, prediction
-from .contacts import SAMPLES, AgentTracks
+from .contacts import BEHIND_RAD, FAULT_RULE, SAMPLES, STOPPED_MPS, AgentTracks
 from .frenet import FrenetFrame
 from .limits import RouteLimits
 from .scorer import CLEARANCE_MAX_M, Scene
@@ -40,12 +40,11 @@ OUTLINE_MARGIN_M = (
     0.15  # a kerb of 5 m radius reaches 0.07 m between two outline points; the exact check adds half a cell
 )
 LIKELY_M = 0.05  # accuracy of the interpolation between cells of 0.2 m
-NO_GRID = (np.zeros((2, 2), np.float32), np.zeros(3), 1.0)  # arguments of the kernels, for an unknown grid
+NO_GRID = (np.zeros((2, 2), np.float32), np.zeros(3), 1.0)  # an argument of the kernels, for an unknown grid
 SAFE = 1.0
 NEAR_WAYPOINT = np.array([0, 8, 13, 18, 23, 28, 33, 38])  # first instant that is nearest to each waypoint
 NEVER = STEPS + 1  # first unsafe step of a safe plan
 STRAIGHT_ON = np.array([[-20.0, 0.0], [150.0, 0.0]])  # progress is measured along it if there is no route
-STANDING_MPS = 0.05  # slower counts as standing, as in the PDM score
 MIN_CURVATURE_SPEED_MPS = 1.0  # below, curvature is heading noise
 MAX_DECELERATION_MPS2 = 9.0  # a plan that brakes harder is beyond the grip of tyres on a dry road
 MAX_CURVATURE_PER_M = 0.35  # of a plan: tighter than any car turns, with room for the noise of a 2 Hz plan
@@ -161,13 +160,9 @@ class SafetyContext:
         """Arguments of `kernels.plan_safety`: agents with `inflated_sizes`, closed lines, the grid."""
         columns, present, _, are_static = self.scene.agents.for_kernels()
         return (
-            columns,
-            present,
-            self.inflated_sizes,
-            are_static,
-            self.limits.closed_lines,
-            self.limits.reach_m,
-            *(NO_GRID if self.grid is None else drivable.for_kernels(self.grid)),
+            (columns, present, self.inflated_sizes, are_static),
+            self.limits.for_kernels,
+            NO_GRID if self.grid is None else drivable.for_kernels(self.grid),
         )
 
     def road_outline(self, exact: bool) -> tuple[Array, float]:
@@ -237,7 +232,7 @@ def unsafe_reason(trajectory: Trajectory, safety_context: SafetyContext) -> str:
     steps = min(len(trajectory.poses), int(safety_context.config.guard.safe_horizon_s / trajectory.dt_s + 1e-6))
     poses, dt_s = trajectory.poses[:steps], trajectory.dt_s
     centres = box_centres(poses, safety_context.config.vehicle)
-    moving = np.abs(kinematics.speeds(trajectory)[:steps]) > STANDING_MPS
+    moving = np.abs(kinematics.speeds(trajectory)[:steps]) > STOPPED_MPS
     return (
         first_collision(poses, dt_s, centres, moving, safety_context)
         or off_road_reason(dt_s, centres, moving, safety_context)
@@ -275,10 +270,10 @@ def first_collision(poses: Array, dt_s: float, centres: Array, moving: Array, sa
         centres,
         poses,
         moving,
-        vehicle.length_m,
-        vehicle.width_m,
+        (vehicle.length_m, vehicle.width_m),
         forecast.poses[:, 1:],
         sizes,
+        BEHIND_RAD,
     )
     if fault < 0:
         return ""
@@ -392,10 +387,10 @@ def _check_states(
     (N, 41) to the edge of the road, if it is known."""
     centers, clearances_m = np.empty((len(states), STEPS + 1, 3)), np.empty((len(states), STEPS + 1))
     by_step, excess = np.empty((len(states), STEPS + 1)), np.empty(len(states))
-    box = (vehicle.length_m, vehicle.width_m, vehicle.rear_axle_to_center_m)
+    box = ((vehicle.length_m, vehicle.width_m), vehicle.rear_axle_to_center_m)
     road = (*safety_context.for_kernels, *safety_context.road_outline(exact))
     ahead_m = safety_context.config.vehicle.rear_axle_to_center_m
-    kernels.plan_safety(states, *box, ahead_m, *road, centers, clearances_m, by_step, excess)
+    kernels.plan_safety(states, *box, ahead_m, *road, FAULT_RULE, centers, clearances_m, by_step, excess)
     return Safety(by_step, excess), centers, clearances_m
 
 

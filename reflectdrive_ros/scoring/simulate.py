@@ -24,13 +24,13 @@ import reflectdrive_kernels as kernels
 from ..core.config import VehicleConfig
 from ..core.domain import Array
 
-DT_S = 0.1
-STEPS = 40  # 4 s
+DT_S: float = kernels.DT_S  # 0.1
+STEPS: int = kernels.STEPS  # 40, 4 s
 HORIZON_S = DT_S * STEPS
 
 # Columns of a state; all at the rear axle, velocities and accelerations in the car's own axes.
 X, Y, HEADING, VX, VY, AX, AY, STEERING, STEERING_RATE, YAW_RATE, YAW_ACCELERATION = range(11)
-STATE_SIZE = 11
+STATE_SIZE: int = kernels.STATE_SIZE  # 11
 
 ACCELERATION_PENALTY = 1e-4  # section 1.1: intended for jerk, applied to acceleration in the official code
 

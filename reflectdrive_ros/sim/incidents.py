@@ -11,7 +11,7 @@ from ..core import geometry
 from ..core.config import VehicleConfig
 from ..core.domain import AgentKind, Array
 from ..maps.roads import RoadMap
-from ..scoring import drivable, metrics
+from ..scoring import contacts, drivable, metrics
 from . import local_map
 from .ego import Ego
 from .traffic.actors import Actors, Lamp, TrafficSnapshot
@@ -38,13 +38,13 @@ def at_fault(ego: Ego, actors: Actors, index: int, road_map: RoadMap, vehicle: V
     It is if the ego moves, and the actor stands, or is hit by the front bumper, or is beside the ego while the ego is
     between lanes or off the road; never if the actor comes from behind.
     """
-    if abs(ego.speed_mps) <= metrics.STOPPED_MPS:
+    if abs(ego.speed_mps) <= contacts.STOPPED_MPS:
         return False
     static = actors.kinds[index] == AgentKind.STATIC
-    if static or abs(actors.speeds_mps[index]) <= metrics.STOPPED_MPS:
+    if static or abs(actors.speeds_mps[index]) <= contacts.STOPPED_MPS:
         return True
     x, y = geometry.transform_points(geometry.invert(ego.map_from_ego), actors.poses[index, :2])
-    if abs(np.arctan2(y, x)) > metrics.BEHIND_RAD:
+    if abs(np.arctan2(y, x)) > contacts.BEHIND_RAD:
         return False
     front = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     bumper = geometry.compose(ego.map_from_ego, np.array([front, 0.0, 0.0]))

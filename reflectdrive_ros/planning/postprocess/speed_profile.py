@@ -59,7 +59,7 @@ def limit_acceleration(points: Array, speed_mps: float, dt_s: float) -> Array:
     points = np.asarray(points, float)
     limited = points.copy()
     plans = limited.reshape(-1, *points.shape[-2:])
-    changed = kernels.limit_acceleration(plans, speed_mps, dt_s, SPEEDING_UP_MPS2, BRAKING_MPS2)
+    changed = kernels.limit_acceleration(plans, (speed_mps, dt_s, SPEEDING_UP_MPS2, BRAKING_MPS2))
     return limited if changed else points
 
 
@@ -127,7 +127,7 @@ def smooth_distances(along: Array, speed_mps: float, dt_s: float, fine_s: float)
     stops = along[:, -1] - along[:, -2] < SAME_PLACE_M
     room = np.where(stops, along[:, -1], np.inf)
     limits = (BRAKING_MPS2, MOST_MPS2, LEAST_MPS2, CATCH_UP_S)
-    kernels.hold_distances(smoothed, room, start_mps, fine_s, *limits)
+    kernels.hold_distances(smoothed, room, start_mps, fine_s, limits)
     return smoothed
 
 

@@ -155,7 +155,7 @@ def smooth_points(points: Array, ego: EgoState, dt_s: float, noise_m: float, roa
     moved = np.empty(points.shape)
     plans, smoothed = (each.reshape(-1, *points.shape[-2:]) for each in (points, moved))
     route = NO_ROUTE if road is None else road.for_kernels
-    kernels.smooth_points(plans, start, noise_m, *plain, *on_road, *route, *ROUTE_RULE, smoothed)
+    kernels.smooth_points(plans, start, noise_m, plain, on_road, route, ROUTE_RULE, smoothed)
     return moved
 
 
