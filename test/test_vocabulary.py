@@ -104,6 +104,55 @@ def test_a_retired_word_is_found_in_prose_and_inside_a_name():
     assert term_of("Pictures") == "image"
 
 
+# --- identifiers -----------------------------------------------------------------------------------------------------
+
+# participles, pronouns and adverbs that stand in place of what a value is
+EMPTY_WORD_LIST = (
+    "found known place places kept made wanted asked begun beside aside apart said alike learnt told held drawn shown "
+    "taken given meant seen brought sought heard felt way ways far"
+)
+EMPTY_WORDS = frozenset(EMPTY_WORD_LIST.split())
+LIBRARY_NAMES = {"given"}  # of hypothesis
+EMPTY_PER_1000_LINES = 1.0
+
+
+def identifiers(tree):
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+
+
+def is_empty(name):
+    """Whether a name is one of the words, or begins with one: `found_lanes`, but not `far_m` nor `way_points`."""
+    first = name.split("_")[0]
+    return name not in LIBRARY_NAMES and (
+        name in EMPTY_WORDS or (first != name and first in EMPTY_WORDS - {"way", "far"})
+    )
+
+
+@pytest.mark.parametrize("folder", ["reflectdrive_ros", "test"])
+def test_identifiers_say_what_a_value_is(folder):
+    texts = {path: path.read_text("utf-8") for path in sorted((ROOT / folder).rglob("*.py"))}
+    empty = [
+        f"{path.name}: {name}"
+        for path, text in texts.items()
+        for name in identifiers(ast.parse(text))
+        if is_empty(name)
+    ]
+    assert 1000.0 * len(empty) / sum(text.count("\n") for text in texts.values()) <= EMPTY_PER_1000_LINES, empty
+
+
+def test_a_name_without_meaning_is_reported_wherever_it_stands():
+    code = (
+        "def kept(places, *, wanted=1):\n    found_at = self.known.far_m\n    return f'{asked}', run(made=way_points)"
+    )
+    names = [name for name in identifiers(ast.parse(code)) if is_empty(name)]
+    assert sorted(names) == ["asked", "found_at", "kept", "known", "made", "places", "wanted"]
+
+
 # --- one definition per name -----------------------------------------------------------------------------------------
 
 REPEATED_CONSTANTS_MAX = 167
