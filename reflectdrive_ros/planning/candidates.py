@@ -1,0 +1,39 @@
+"""What a generator proposes: plans through waypoints, in its order of preference.
+
+A generator is one function `(state, observation, planner_context) -> Candidates`. `planning.pipeline` varies, selects,
+repairs, finishes and checks what it proposes; a generator does none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..core.domain import Array, Observation, StepKind, TokenTrace, Trajectory
+from .planner import PlannerContext, PlannerState
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """M plans of one step, M >= 1, the one that the generator prefers first. Ego frame."""
+
+    points: Array  # (M, 8, 2) m, at 0.5 .. 4 s, within the limits of the vehicle and of the route
+    log_probs: Array  # (M,) natural logarithm of the probability, up to a constant; zeros if it has none
+    step: StepKind = StepKind.FULL
+    trajectories: tuple[Trajectory, ...] | None = None  # (M) published as they are where nothing is changed
+    ids: Array | None = None  # (M, T) int32 tokens, of a token network
+    waypoints: Array | None = None  # (M, 8, A) the tokens' values before smoothing: x m, y m, heading rad
+    trace: TokenTrace | None = None  # of the first
+    scores: Array = field(default_factory=lambda: np.zeros(0))  # (M,) predicted by the network, where it ranked by them
+    notes: tuple[str, ...] = ()  # sentences on inputs that were replaced, cut or ignored
+    full_step_reason: str = ""  # empty after a lite step
+    memory: object = None  # state of the generator for its next step, in its own type
+
+    def __post_init__(self) -> None:
+        if self.points.ndim != 3 or self.points.shape[2] != 2 or not len(self.points):
+            raise ValueError(f"Candidates.points has the shape {self.points.shape}, expected (M, 8, 2) with M >= 1")
+
+
+Generator = Callable[[PlannerState, Observation, PlannerContext], Candidates]
