@@ -34,6 +34,7 @@ from ..infra.config_fields import (
 from .recipe_config import (
     DecodingConfig,
     DriveFineConfig,
+    PipelineConfig,
     ReflectDrive2Config,
     ReflectDriveConfig,
     ReflexDiffusionConfig,
@@ -363,6 +364,7 @@ class Config:
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     reflectdrive2: ReflectDrive2Config = field(default_factory=ReflectDrive2Config)
     reflectdrive: ReflectDriveConfig = field(default_factory=ReflectDriveConfig)

@@ -458,7 +458,8 @@ class Plan:
     step: StepKind = StepKind.BASELINE
     candidates: tuple[Trajectory, ...] = ()  # further proposals, best first, same frame
     scores: tuple[float, ...] = ()  # of (trajectory, *candidates), 0..1, where they were scored
-    tokens: Array | None = None  # (2 N,) int32 ids, x1, y1, .. xN, yN
+    tokens: Array | None = None  # (T,) int32 ids that the network wrote, x1, y1, .. before any change of the plan
+    change: str = ""  # of the generator's plan, as "1 m/s^2 slower"; empty if it was not varied
     check: SafetyCheck | None = None  # None: not checked
     trace: TokenTrace | None = None  # how `tokens` were decoded
 

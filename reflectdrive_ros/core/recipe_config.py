@@ -22,17 +22,31 @@ class DecodingConfig:
 
 
 @dataclass(frozen=True)
+class PipelineConfig:
+    """What is done with the candidates of a planner, the same for all. All off: the planner's own plan."""
+
+    vary: bool = setting(
+        True, "also try smooth changes of the preferred plan; only if objects and traffic lights are known"
+    )
+    select: bool = setting(
+        True, "choose the plan with the best driving score in the forecast, if objects or drivable space are known"
+    )
+    repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
+    x1: float = setting(0.02, "", 0.0, 10.0)
+    x2: float = setting(0.03, "", 0.0, 10.0)
+    x3: float = setting(0.0, "", 0.0, 10.0)
+    x4: float = setting(0.0, "", -10.0, 10.0)
+    x5: float = setting(0.0, "", 0.0, 10.0)
+    x6: float = setting(0.0, "", 0.0, 10.0)
+
+
+@dataclass(frozen=True)
 class ReflectDrive2Config:
     """The recipe reflectdrive2; the defaults are those of the paper where it gives them."""
 
     draft_rounds: int = setting(3, "decoding rounds of the draft of a full step", 1, 14)
     edit_rounds: int = setting(3, "rounds of AutoEdit in a full step", 0, 14)
     lite_steps_per_full: int = setting(1, "1 alternates full and lite steps; 0 makes every step a full one", 0, 100)
-    score_goals: bool = setting(
-        True,
-        "draft all goals and keep those with the best driving score, if objects or drivable space are known; drive the "
-        "plan more slowly where that scores better, if objects and traffic lights are known",
-    )
     rank_plans: bool = setting(
         False,
         "draft and edit the plans to all goals and choose the one with the best predicted score; only if neither "
@@ -45,7 +59,6 @@ class ReflectDrive2Config:
         0.0,
         20.0,
     )
-    repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,6 @@ class ReflectDriveConfig:
         0.0,
         10.0,
     )
-    repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
 
 
 @dataclass(frozen=True)
@@ -85,7 +97,6 @@ class DriveFineConfig:
         "choose among the candidates by the plan value of the network, if neither objects nor drivable space are known "
         "and the network has one (capability plan_value)",
     )
-    repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
 
 
 @dataclass(frozen=True)
@@ -101,8 +112,3 @@ class ReflexDiffusionConfig:
         3.0,
     )
     reflection: bool = setting(True, "do a step again if the confidence of its predicted plan is low")
-    repair: bool = setting(
-        True,
-        "check the plan if objects or drivable space are known, and brake or follow the route if it is unsafe; drive "
-        "it more slowly where that scores better, if objects and traffic lights are known",
-    )

@@ -305,12 +305,8 @@ def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, context: 
     """
     config = context.config
     repaired = plan.check is not None and plan.check.repairs > 0
-    if repaired or (config.planner == "reflectdrive2" and not config.reflectdrive2.score_goals):
-        config = replace(
-            config,
-            reflectdrive2=replace(config.reflectdrive2, score_goals=True, repair=False),
-            reflectdrive=replace(config.reflectdrive, repair=False),
-        )
+    if repaired or config.pipeline.vary or not config.pipeline.select:
+        config = replace(config, pipeline=replace(config.pipeline, vary=False, select=True, repair=False))
         plan = driving_scores.plan_once(get_planner(config), observation, replace(context, config=config))
     plans = driving_scores.plan_waypoints(plan)
     if plan.candidates:

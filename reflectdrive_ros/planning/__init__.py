@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from ..core.config import DENOISER_PLANNERS, Config, ConfigError
 from ..core.domain import Observation, Trajectory
 from ..core.recipe_config import DecodingConfig
-from . import constant_velocity, drivefine, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
+from . import pipeline
+from .generators import constant_velocity, drivefine, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
 from .planner import Planner, PlannerContext
 
 PLANNERS: dict[str, Planner] = {
-    "constant_velocity": constant_velocity.plan,
-    "route_follower": route_follower.plan,
+    "constant_velocity": partial(pipeline.plan, constant_velocity.generate),
+    "route_follower": partial(pipeline.plan, route_follower.generate),
 }
 CAMERA_FREE = (*PLANNERS, *sorted(DENOISER_PLANNERS))  # they use no images, so none need be rendered or read
 VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes with their lights, and history; others pay nothing
 LEARNED: dict[str, Planner] = {  # they need the weights of a network
-    "drivefine": drivefine.plan,
-    "reflectdrive": reflectdrive.plan,
-    "reflectdrive2": reflectdrive2.plan,
-    "reflexdiffusion": reflexdiffusion.plan,
+    "drivefine": partial(pipeline.plan, drivefine.generate),
+    "reflectdrive": partial(pipeline.plan, reflectdrive.generate),
+    "reflectdrive2": partial(pipeline.plan, reflectdrive2.generate),
+    "reflexdiffusion": partial(pipeline.plan, reflexdiffusion.generate),
 }
 PROPOSALS: dict[
     str, Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]

@@ -1,4 +1,4 @@
-"""Safety and quality of N plans at once, for the choice among them and for the repair.
+"""Safety and quality of N plans at once, for the repair.
 
 A plan is evaluated twice: its poses as planned, which the guard checks and the controller gets, and its simulation
 (`scoring.simulate`), which shows what happens if the plan exceeds the vehicle limits. The minimum of both counts.
@@ -7,16 +7,14 @@ A plan is evaluated twice: its poses as planned, which the guard checks and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ..core import geometry
-from ..core.config import ScoringConfig
 from ..core.domain import Array
 from ..scoring import metrics
-from ..scoring.contacts import AgentTracks
 from ..scoring.safety import (
     SAFE,
     Safety,
@@ -26,14 +24,10 @@ from ..scoring.safety import (
     stays_on_road,
     vehicle_demands,
 )
-from ..scoring.scorer import Scene, ScoreCard, concat_cards, judge_alone, score, score_states, total, weighted_mean
+from ..scoring.scorer import judge_alone, weighted_mean
 from ..scoring.simulate import DT_S, simulate
 from .postprocess.waypoints import POINT_DT_S, interpolate, waypoint_poses
 
-FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
-SAME_SCORE = 1e-3  # driving scores that differ by less count as equal
-DECELERATIONS_MPS2 = (0.5, 1.0, 2.0)  # in addition to the plan's own; chosen on `val` and worlds 760 to 775
-DECELERATION_COST = 0.02  # score (0..1) that a slower profile must gain, per m/s^2
 OFF_ROUTE_M = 2.5  # a point is on the route up to this lateral distance ..
 OFF_ROUTE_UNSEEN_M = 1.0  # .. or this, where the edge of the road is unknown: a lane leaves a car about 0.6 m each side
 OFF_ROUTE_MORE_M = 0.5  # .. or up to that of the vehicle now plus this
@@ -152,80 +146,6 @@ def comfortable(safety_context: SafetyContext, points: Array) -> Array:
     poses = interpolate(waypoint_poses(points, safety_context.road), safety_context.observation.ego.speed_mps)
     states = simulate(poses, safety_context.scene.motion, vehicle)
     return np.asarray(metrics.comfort_flags(states, vehicle, metrics.COMFORT_SANE).all(axis=-1))
-
-
-@dataclass(frozen=True, eq=False)
-class CandidateScores:
-    """Driving scores of N plans among the predicted agents, the drivable space as observed."""
-
-    scene: Scene
-    card: ScoreCard
-    config: ScoringConfig
-    scores: Array  # (N,) with progress relative to the best of the plans
-    scores_without_progress: Array  # (N,)
-
-    @staticmethod
-    def of(scene: Scene, card: ScoreCard, config: ScoringConfig) -> CandidateScores:
-        farthest = float((card.progress_m * card.multiplier).max())
-        ep = metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True)
-        scores, without_progress = (total(replace(card, ep=each), config) for each in (ep, np.ones(len(card))))
-        return CandidateScores(scene, card, config, np.asarray(scores), np.asarray(without_progress))
-
-    @property
-    def safest(self) -> Array:
-        """(N,) bool, plans with the best score without progress."""
-        return np.asarray(self.scores_without_progress >= self.scores_without_progress.max() - SAME_SCORE)
-
-    def best(self, bonus: Array) -> int:
-        """Index of the plan with the best sum of score and bonus (N,) among the safest; the first of equals."""
-        return int(np.argmax(np.where(self.safest, self.scores + bonus, -np.inf)))
-
-    def with_first(self, states: Array, others: Array) -> CandidateScores:
-        """Scores of a plan with simulated states (41, 11) and of the plans `others` (M,) of these, in this order."""
-        first = score_states(self.scene, states[None])
-        return CandidateScores.of(self.scene, concat_cards([first, self.card.of(others)]), self.config)
-
-
-def score_candidates(safety_context: SafetyContext, points: Array) -> CandidateScores:
-    """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s, of an observation with a route."""
-    forecast = safety_context.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
-    agents = safety_context.scene.agents
-    if forecast is not None and safety_context.others is not None:
-        agents = AgentTracks.of_forecast(forecast, safety_context.others.kinds)
-    scene = replace(safety_context.scene, agents=agents, grid=safety_context.grid)
-    return CandidateScores.of(
-        scene, score(scene, waypoint_poses(points, safety_context.road)), safety_context.config.scoring
-    )
-
-
-def choose_deceleration(points: Array, safety_context: SafetyContext) -> Array:
-    """Points (P, 2) m, or those of the same path with more deceleration that have the best driving score.
-
-    A plan that comes too near to another vehicle may keep its distance with a little less speed, long before it is
-    unsafe and repaired, and the goals of a network lie some metres apart. Faster profiles are not tried: the forecast
-    does not know for whom the plan waits.
-
-    `points` itself without a route, agents and traffic lights: the score does not know then what the plan brakes for.
-    """
-    observation = safety_context.observation
-    if safety_context.route is None or observation.agents is None or observation.traffic_lights is None:
-        return points
-    options = np.concatenate([points[None], decelerated(points)])
-    best = score_candidates(safety_context, options).best(-DECELERATION_COST * np.array([0.0, *DECELERATIONS_MPS2]))
-    return np.asarray(options[best]) if best else points
-
-
-def decelerated(points: Array) -> Array:
-    """(len(DECELERATIONS_MPS2), P, 2) points on the path of a plan (P, 2), from now on slower by each deceleration."""
-    path = np.concatenate([np.zeros((1, 2)), points])
-    along = geometry.arc_lengths(path)
-    times_s = POINT_DT_S * np.arange(1, len(points) + 1)
-    lost = 0.5 * np.array(DECELERATIONS_MPS2)[:, None] * times_s**2
-    reached = np.maximum.accumulate(np.maximum(along[1:] - lost, 0.0), axis=1)
-    count = len(reached)
-    return geometry.interpolate_paths(
-        np.repeat(path[None], count, axis=0), np.repeat(along[None], count, axis=0), reached
-    )
 
 
 def rank_as_planned(safety_context: SafetyContext, points: Array, allowed_violation: float) -> Array:

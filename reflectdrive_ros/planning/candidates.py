@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..core.domain import Array, Observation, StepKind, TokenTrace, Trajectory
+from ..core.tokens import TokenLayout
 from .planner import PlannerContext, PlannerState
+from .postprocess.waypoints import waypoints
+
+
+@dataclass(frozen=True, eq=False)
+class TokenPlans:
+    """The tokens of M plans, for a repair by token search."""
+
+    ids: Array  # (M, T) int32
+    waypoints: Array  # (M, 8, A) their values before smoothing: x m, y m, heading rad; finer where tokens were kept
+    layout: TokenLayout
+    redraft: Callable[[Array], Array]  # partly masked ids (M, T) -> complete ids, in one step of the network
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +35,8 @@ class Candidates:
     log_probs: Array  # (M,) natural logarithm of the probability, up to a constant; zeros if it has none
     step: StepKind = StepKind.FULL
     trajectories: tuple[Trajectory, ...] | None = None  # (M) published as they are where nothing is changed
-    ids: Array | None = None  # (M, T) int32 tokens, of a token network
-    waypoints: Array | None = None  # (M, 8, A) the tokens' values before smoothing: x m, y m, heading rad
+    headings: Array | None = None  # (M, 8) rad, of unchanged plans; NaN or None: those of the path
+    tokens: TokenPlans | None = None
     trace: TokenTrace | None = None  # of the first
     scores: Array = field(default_factory=lambda: np.zeros(0))  # (M,) predicted by the network, where it ranked by them
     notes: tuple[str, ...] = ()  # sentences on inputs that were replaced, cut or ignored
@@ -34,6 +46,12 @@ class Candidates:
     def __post_init__(self) -> None:
         if self.points.ndim != 3 or self.points.shape[2] != 2 or not len(self.points):
             raise ValueError(f"Candidates.points has the shape {self.points.shape}, expected (M, 8, 2) with M >= 1")
+
+
+def of_trajectories(trajectories: tuple[Trajectory, ...], step: StepKind = StepKind.FULL) -> Candidates:
+    """Candidates of a generator without probabilities; each trajectory lasts at least 4 s."""
+    points = np.stack([waypoints(each) for each in trajectories])
+    return Candidates(points, np.zeros(len(points)), step, trajectories)
 
 
 Generator = Callable[[PlannerState, Observation, PlannerContext], Candidates]

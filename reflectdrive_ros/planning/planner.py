@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from ..features.images import InputSpec, ModelInputs, model_inputs
 from ..scoring.safety import SafetyContext
 from .denoiser import Denoiser
 
-CARRY_MAX_S = 1.0  # an accepted plan is used again for so long in place of a refused one: later, the scene is another
-
 
 class PlanningError(Exception):
     """A planner cannot plan; the message gives the reason."""
@@ -33,31 +31,9 @@ class PlannerState:
     """State of a planner between steps."""
 
     previous: Plan | None = None
-    lite_steps_since_full: int = 0
-    memory: object = None  # state of one recipe, in its own type; StepNotes are published
-
-
-@runtime_checkable
-class StepNotes(Protocol):
-    """Memory that reports on the step that left it."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences on inputs that were replaced, cut or ignored."""
-        ...
-
-    @property
-    def full_step_reason(self) -> str:
-        """Why the step was a full one; empty after a lite step."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class FullStepMemory:
-    """Report of the last step of a planner whose steps are all full ones."""
-
-    notes: tuple[str, ...]
-    full_step_reason: str
+    memory: object = None  # state of the generator, in its own type
+    notes: tuple[str, ...] = ()  # of the last step: sentences on inputs that were replaced, cut or ignored
+    full_step_reason: str = ""  # why the last step was a full one; empty after a lite step
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +194,15 @@ def run_rounds(
     for limit, edit in rounds:
         actions, confidence = step(actions, limit, edit)
     return actions, confidence
+
+
+def redrafter(network: Network, context: Any) -> Callable[[Array], Array]:
+    """Fills partly masked ids (M, T) in one step of the network."""
+
+    def redraft(actions: Array) -> Array:
+        return network.step(context, actions, network.layout.length, False)[0]
+
+    return redraft
 
 
 def can_score(observation: Observation) -> bool:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -40,9 +39,10 @@ from ..core.tokens import TokenLayout
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from .assessment import Assessment, assess, evaluate, rank_as_planned
-from .planner import CARRY_MAX_S, Network, PlannerContext, no_deadline
-from .postprocess.speed_profile import drop_reversals, slow_points
-from .postprocess.waypoints import POINT_DT_S, carried_points, limit_curvature, postprocess, waypoint_poses
+from .candidates import TokenPlans
+from .planner import PlannerContext, no_deadline
+from .postprocess.speed_profile import slow_points
+from .postprocess.waypoints import POINT_DT_S, limit_curvature, postprocess, rest_of_plan, waypoint_poses
 
 # Manhattan distance to a waypoint, 61 token pairs; the paper has 10, 221 pairs. On `val` 3, 5 and 10 score the same
 SEARCH_RADIUS_BINS = 5
@@ -76,24 +76,25 @@ class RepairResult:
     states: Array | None = None  # (41, 11) simulated states; None if the plan was not evaluated
 
 
-def repair_plan(
-    ids: Array,
-    points: Array,
+def repair_tokens(
     driven: Array,
-    network: Network,
-    context: Any,
+    option: int,
+    plans: TokenPlans,
     planner_context: PlannerContext,
     safety_context: SafetyContext,
-    states: Array | None = None,
     last: Plan | None = None,
-) -> RepairResult:
-    """A plan of ids (T,) and points (P, 2), post-processed to `driven` (P, 2), repaired if it is unsafe.
+) -> tuple[Array, int]:
+    """A plan through points `driven` (P, 2), repaired if it is unsafe, and the iterations that this took.
 
-    Points may be finer than the codebook: they are kept where an id is unchanged. `context` is that of the network for
-    this scene; `states` (1, 41, 11) are the simulated states of the input, if they are known. `last` is the plan that
-    is driven now, which is continued if it is safe.
+    `option` is the index of its tokens in `plans`; beyond them the points are encoded. Points may be finer than the
+    codebook: they are kept where an id is unchanged. `last` is the plan that is driven now, which is continued if it is
+    safe.
     """
-    layout = network.layout
+    layout = plans.layout
+    if option < len(plans.ids):
+        ids, points = plans.ids[option], plans.waypoints[option, :, :2]
+    else:
+        ids, points = encode_points(driven[None], safety_context, layout)[0], driven
 
     def points_of(many: Array) -> Array:
         is_unchanged = (many == ids).reshape(len(many), len(points), -1)[..., :2]
@@ -102,21 +103,18 @@ def repair_plan(
             decoded, safety_context.observation.ego, layout.waypoint_noise_m, safety_context.road, safety_context.limits
         )
 
-    def redraft(actions: Array) -> Array:
-        return network.step(context, actions, layout.length, False)[0]
-
-    return run_repair(
+    result = run_repair(
         ids,
         driven,
         safety_context,
         layout,
         points_of,
-        redraft,
+        plans.redraft,
         planner_context.config.repair,
         planner_context.deadline_used,
-        states,
-        last,
+        last=last,
     )
+    return result.points, result.iterations
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,16 +361,9 @@ def continue_last(last: Plan | None, safety_context: SafetyContext, count: int, 
 
     Two repairs that are each safe, one around an agent and one that stops before it, are not safe when they alternate.
     """
-    if last is None:
+    points = rest_of_plan(last, safety_context.observation, count)
+    if points is None:
         return None
-    age_ns = safety_context.observation.stamp_ns - last.stamp_ns
-    if not 0 < age_ns <= CARRY_MAX_S * 1e9:
-        return None
-    points = carried_points(last, safety_context.observation, count)
-    for index in np.flatnonzero(np.isnan(points[:, 0])):  # beyond its end: at constant velocity
-        before = points[index - 2] if index > 1 else np.zeros(2)
-        points[index] = 2.0 * points[index - 1] - before
-    points = drop_reversals(points)  # a car that has overrun its stop does not drive back
     slowed = slow_points(points[None], safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
     assessment = assess(safety_context, evaluate(safety_context, slowed), far_m)
     return assessment if assessment.sound.all() and assessment.progress_m[0] >= CONTINUED_PROGRESS * far_m else None

@@ -38,9 +38,10 @@ from ..features.cameras import Camera
 from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
 from ..planning.off_route import off_route_reason
-from ..planning.planner import CARRY_MAX_S, AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError, StepNotes
+from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError
 from ..planning.postprocess import comfort
 from ..planning.postprocess.speed_profile import slow_trajectory
+from ..planning.postprocess.waypoints import CARRY_MAX_S
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
@@ -129,8 +130,7 @@ class Engine:
             if self._off_route:
                 raise PlanningError(self._off_route)
             state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=safety_context))
-            if isinstance(state.memory, StepNotes):
-                full_step_reason, notes = state.memory.full_step_reason, state.memory.notes
+            full_step_reason, notes = state.full_step_reason, state.notes
             plan = slow_to_limits(plan, safety_context)
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0

@@ -38,6 +38,7 @@ from .speed_profile import (
 
 POINTS, POINT_DT_S = WAYPOINTS, 0.5
 HORIZON_S = POINTS * POINT_DT_S
+CARRY_MAX_S = 1.0  # a plan is used again for so long: later, the scene is another
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 SMOOTHING_JERK_MPS3 = 2.0  # prior standard deviation of the jerk; smaller values cut corners, larger ones leave noise
@@ -71,6 +72,23 @@ def carried_points(last: Plan, observation: Observation, count: int) -> Array:
     points = np.full((count, 2), np.nan)
     points[covered] = geometry.transform_points(now_from_then, poses[:, :2])
     return points
+
+
+def waypoints(trajectory: Trajectory) -> Array:
+    """(8, 2) points at 0.5 .. 4 s."""
+    return kinematics.resample(trajectory, POINT_DT_S * np.arange(1, POINTS + 1))[:, :2]
+
+
+def rest_of_plan(last: Plan | None, observation: Observation, count: int) -> Array | None:
+    """(P, 2) `carried_points` of the last plan, continued at constant velocity beyond its end; None if there is none
+    or if it is older than CARRY_MAX_S."""
+    if last is None or not 0 < observation.stamp_ns - last.stamp_ns <= CARRY_MAX_S * 1e9:
+        return None
+    points = carried_points(last, observation, count)
+    for index in np.flatnonzero(np.isnan(points[:, 0])):
+        before = points[index - 2] if index > 1 else np.zeros(2)
+        points[index] = 2.0 * points[index - 1] - before
+    return drop_reversals(points)  # a car that has overrun its stop does not drive back
 
 
 def trajectories(

@@ -5,31 +5,29 @@ the last plan: it is transformed to the current ego frame, its last waypoints ar
 round edits. Full and lite steps alternate; `find_full_step_reason` lists what forces a full step. Between steps the
 plan is kept in metres; only tokens that the network changed are quantised. Horizon 4 s, 8 waypoints.
 
-Post-processing (`postprocess`) removes the quantisation noise, limits acceleration and relaxes the speed profile to the
-comfort limits. If agents or drivable space are known, the plan is checked and repaired if it is unsafe (`repair`).
-
-Goal selection: if agents or drivable space are known, all goals are drafted and those with the best driving score
-without progress are kept. Of these the best sum of driving score and weighted log-probability is selected if agents and
-traffic lights are known, else the nearest goal whose log-probability is within a margin of the best; the paper selects
-the most probable. Only the selected plan is edited; the other drafts are published as candidates. If agents and traffic
-lights are known, the edited plan is driven more slowly where that scores better (`choose_deceleration`).
+Goal selection: the paper selects the most probable goal (`pipeline.select` false). If agents or drivable space are
+known, all goals are drafted and those with the best driving score without progress are kept. Of these the best sum of
+driving score and weighted log-probability is selected if agents and traffic lights are known, else the nearest goal
+whose log-probability is within a margin of the best. Only the selected plan is edited; the other drafts follow it as
+candidates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..core import geometry, kinematics
-from ..core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
-from ..core.recipe_config import ReflectDrive2Config
-from ..core.tokens import TokenLayout, draft_schedule
-from ..scoring.safety import SafetyContext, safety_check
-from .assessment import CandidateScores, choose_deceleration, score_candidates, simulated_states
-from .planner import (
+from ...core import geometry, kinematics
+from ...core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ...core.recipe_config import ReflectDrive2Config
+from ...core.tokens import TokenLayout, draft_schedule
+from ...scoring.safety import SafetyContext
+from ..candidates import Candidates, TokenPlans
+from ..planner import (
     Network,
     PlannerContext,
     PlannerState,
@@ -37,12 +35,12 @@ from .planner import (
     can_score,
     network_inputs,
     no_deadline,
+    redrafter,
     token_network,
     token_trace,
 )
-from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import HORIZON_S, carried_points, postprocess, trajectories
-from .repair import encode_points, repair_plan
+from ..postprocess.waypoints import HORIZON_S, carried_points, postprocess, trajectories
+from ..select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
 
 NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
@@ -54,7 +52,6 @@ GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than t
 MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
 MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
 EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
-LOG_PROB_WEIGHT = 0.125  # score (0..1) per nat of a goal's log-probability
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,87 +61,72 @@ class ReflectDrive2Memory:
     ego: EgoState
     command: Command
     confidence: float  # mean probability of the token ids of the plan
-    notes: tuple[str, ...]  # sentences on inputs that were replaced, cut or ignored
-    full_step_reason: str = ""  # empty after a lite step
+    lite_steps_since_full: int
 
 
-def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     settings = planner_context.config.reflectdrive2
     network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
     full_step_reason = find_full_step_reason(state, observation, settings)
     prefilled: Prefilled | None = None
-    if full_step_reason or state.previous is None:
+    lite_steps_since_full, kind, edit_rounds = 0, StepKind.FULL, settings.edit_rounds
+    if full_step_reason or state.previous is None or not isinstance(state.memory, ReflectDrive2Memory):
         prefilled = network.prefill_goal(inputs)
         context = prefilled.context
         goal_actions, log_probs = goals_to_draft(prefilled, observation, planner_context)
         actions, confidence = draft_actions(network, context, goal_actions, settings)
-        points = network.layout.decode(actions)
-        kind, lite_steps_since_full, edit_rounds = StepKind.FULL, 0, settings.edit_rounds
+        waypoints = network.layout.decode(actions)
     else:
         context, log_probs = network.prefill(inputs), np.zeros(1)  # a single goal
-        actions, confidence, points = lite_draft(
+        actions, confidence, waypoints = lite_draft(
             network, context, carried_points(state.previous, observation, network.layout.points)
         )
-        kind, lite_steps_since_full, edit_rounds = (
-            StepKind.LITE,
-            state.lite_steps_since_full + 1,
-            LITE_EDIT_ROUNDS,
-        )
+        lite_steps_since_full = state.memory.lite_steps_since_full + 1
+        kind, edit_rounds = StepKind.LITE, LITE_EDIT_ROUNDS
 
     safety_context = planner_context.safety_context(observation)
-    road, limits = safety_context.road, safety_context.limits
-    noise_m, deadline_used = network.layout.waypoint_noise_m, planner_context.deadline_used
-    if len(actions) > 1 and not can_score(observation):
-        all_rounds = edit_actions(network, context, actions, confidence, edit_rounds, deadline_used)
-        finished = all_rounds[-1][0]
-        choice = rank_by_value(network.plan_values(context, finished))
-        best, others = choice.order[0], choice.order[1:]
-        rounds = [(ids[[best]], confidence[[best]]) for ids, confidence in all_rounds]
-        candidate_points = postprocess(network.layout.decode(finished), observation.ego, noise_m, road, limits)
+    finished = partial(
+        postprocess,
+        ego=observation.ego,
+        noise_m=network.layout.waypoint_noise_m,
+        road=safety_context.road,
+        limits=safety_context.limits,
+    )
+    values = np.zeros(0)
+    if len(actions) > 1 and not can_score(observation):  # the network ranks the edited plans
+        rounds = edit_actions(network, context, actions, confidence, edit_rounds, planner_context.deadline_used)
+        edited, confidence = rounds[-1]
+        waypoints, values = network.layout.decode(edited), network.plan_values(context, edited)
+        order = np.argsort(-values, kind="stable")
+        points, values = finished(waypoints[order]), values[order]
+        rounds = [(ids[order[:1]], its_confidence[order[:1]]) for ids, its_confidence in rounds]
+        actions, waypoints, log_probs = edited[order], waypoints[order], np.zeros(len(order))
     else:
-        candidate_points = postprocess(points, observation.ego, noise_m, road, limits)
-        choice = rank_candidates(candidate_points, log_probs, safety_context)
-        best, others = choice.order[0], choice.order[1:]
-        rounds = edit_actions(network, context, actions[[best]], confidence[[best]], edit_rounds, deadline_used)
-    (ids,), (confidence_of_ids,) = rounds[-1]
-    edited = edited_points(points[best], actions[best], ids, network.layout)
-    unchanged = np.array_equal(ids, actions[best])
-    planned = candidate_points[best] if unchanged else postprocess(edited, observation.ego, noise_m, road, limits)
-    slows = settings.score_goals and kind is StepKind.FULL  # a lite step would slow the slower plan again
-    best_points = choose_deceleration(planned, safety_context) if slows else planned
-    slower = best_points is not planned
-    if slower:
-        ids, edited, unchanged = encode_points(best_points[None], safety_context, network.layout)[0], best_points, False
-    states, repairs = None, 0
-    if settings.repair and safety_context.can_check:
-        simulated = choice.states(best) if unchanged else None
-        repair = repair_plan(
-            ids, edited, best_points, network, context, planner_context, safety_context, simulated, state.previous
+        points = finished(waypoints)
+        order = rank(points, log_probs, safety_context)
+        actions, waypoints, points, log_probs = (each[order] for each in (actions, waypoints, points, log_probs))
+        first = actions[:1].copy()
+        rounds = edit_actions(
+            network, context, first, confidence[order[:1]], edit_rounds, planner_context.deadline_used
         )
-        ids, best_points, states, repairs = repair.ids, repair.points, repair.states, repair.iterations
-    sent = relax_profile(best_points, safety_context)
-    if choice.scored is not None and (sent is not best_points or (slower and states is None)):
-        (states,) = simulated_states(safety_context, sent[None])
-    choice = choice.with_first(states) if repairs or slower or sent is not best_points else choice
-
-    sent_plan, *candidates = trajectories(
-        np.stack([sent, *candidate_points[others]]), observation.ego.speed_mps, PLAN_DT_S, road
-    )
-    result = Plan(
-        observation.stamp_ns,
-        observation.ego.map_from_ego,
-        sent_plan,
-        kind,
-        tuple(candidates),
-        choice.scores,
-        ids,
-        trace=token_trace(rounds, prefilled, network.layout),
-    )
-    result = replace(result, check=safety_check(result, safety_context, repairs))
+        (ids,), _ = rounds[-1]
+        if not np.array_equal(ids, first[0]):
+            waypoints[0] = edited_points(waypoints[0], first[0], ids, network.layout)
+            actions[0], points[0] = ids, finished(waypoints[0])
     memory = ReflectDrive2Memory(
-        observation.ego, observation.command, float(confidence_of_ids.mean()), inputs.notes, full_step_reason
+        observation.ego, observation.command, float(rounds[-1][1].mean()), lite_steps_since_full
     )
-    return PlannerState(result, lite_steps_since_full, memory), result
+    return Candidates(
+        points,
+        log_probs,
+        kind,
+        tokens=TokenPlans(actions, waypoints, network.layout, redrafter(network, context)),
+        trace=token_trace(rounds, prefilled, network.layout),
+        scores=values,
+        notes=inputs.notes,
+        full_step_reason=full_step_reason,
+        memory=memory,
+    )
 
 
 def find_full_step_reason(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
@@ -152,7 +134,7 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
     last, memory, ego = state.previous, state.memory, observation.ego
     if last is None or not isinstance(memory, ReflectDrive2Memory):
         return "there is no plan to edit"
-    if state.lite_steps_since_full >= settings.lite_steps_per_full:
+    if memory.lite_steps_since_full >= settings.lite_steps_per_full:
         return "a full step is due"
     if observation.command is not memory.command:
         return f"the command changed from {memory.command.name} to {observation.command.name}"
@@ -221,7 +203,7 @@ def goals_to_draft(
     settings = planner_context.config.reflectdrive2
     network = token_network("reflectdrive2", planner_context)
     by_value = settings.rank_plans and "plan_value" in network.capabilities
-    if settings.score_goals if can_score(observation) else by_value:
+    if planner_context.config.pipeline.select if can_score(observation) else by_value:
         return prefilled.actions[prefilled.valid], prefilled.goal_log_probs[prefilled.valid]
     goals = network.layout.decode_goal(prefilled.actions)
     chosen = select_goal(goals, prefilled.goal_log_probs, prefilled.valid, observation.ego, settings)
@@ -295,56 +277,20 @@ def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, A
     return actions, confidence, np.where(is_carried, carried, layout.decode(actions))
 
 
-@dataclass(frozen=True, eq=False)
-class RankedCandidates:
-    """Plans of a step in order of preference, with their scores; a single plan is not scored."""
-
-    order: Array  # (M,) indices, the selected plan first
-    scored: CandidateScores | None = None  # of the plans, in the order of the input
-    values: Array | None = None  # (M,) predicted scores, likewise
-
-    @property
-    def scores(self) -> tuple[float, ...]:
-        """Driving score of each plan, in `order`; empty for a single plan. Progress is relative to the best of them.
-
-        If the plans were ranked by the network these are its predictions.
-        """
-        if self.values is not None:
-            return tuple(self.values[self.order].tolist())
-        return () if self.scored is None else tuple(self.scored.scores[self.order].tolist())
-
-    def states(self, index: int) -> Array | None:
-        """(1, 41, 11) simulated states of a plan, if they are known."""
-        return None if self.scored is None else self.scored.card.states[[index]]
-
-    def with_first(self, states: Array | None) -> RankedCandidates:
-        """The first plan replaced by one with simulated states (41, 11), its score recomputed."""
-        if self.scored is None or states is None:
-            return self
-        return RankedCandidates(np.arange(len(self.order)), self.scored.with_first(states, self.order[1:]))
-
-
-def rank_by_value(values: Array) -> RankedCandidates:
-    """Order plans by their predicted scores (M,), the best first."""
-    return RankedCandidates(np.argsort(-values, kind="stable"), values=values)
-
-
-def rank_candidates(points: Array, log_probs: Array, safety_context: SafetyContext) -> RankedCandidates:
-    """Order plans of points (M, P, 2) by preference.
+def rank(points: Array, log_probs: Array, safety_context: SafetyContext) -> Array:
+    """(M,) indices of plans through points (M, 8, 2), the one to edit first, the rest by driving score.
 
     The first is one of those with the best driving score without progress. If agents and traffic lights are known, it
     is the one with the best sum of score and weighted log-probability. Otherwise `select_goal` chooses: the goal
-    probabilities include what the score does not know then, lights and brake lights. The rest follow by score.
+    probabilities include what the score does not know then, lights and brake lights.
     """
     if len(points) == 1:
-        return RankedCandidates(np.zeros(1, int))
+        return np.zeros(1, int)
     scored = score_candidates(safety_context, points)
-    observation = safety_context.observation
-    if observation.agents is not None and observation.traffic_lights is not None:
+    if knows_what_plans_wait_for(safety_context):
         first = scored.best(LOG_PROB_WEIGHT * log_probs)
     else:
-        first = select_goal(
-            points[:, -1], log_probs, scored.safest, observation.ego, safety_context.config.reflectdrive2
-        )
+        ego, settings = safety_context.observation.ego, safety_context.config.reflectdrive2
+        first = select_goal(points[:, -1], log_probs, scored.safest, ego, settings)
     order = np.argsort(-scored.scores, kind="stable")
-    return RankedCandidates(np.concatenate([[first], order[order != first]]), scored)
+    return np.concatenate([[first], order[order != first]])

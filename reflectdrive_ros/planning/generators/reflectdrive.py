@@ -15,79 +15,54 @@ the scenes (usually a tenth). Without that capability guidance raises PlanningEr
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
-from ..core.recipe_config import ReflectDriveConfig
-from ..core.tokens import decoding_rounds, draft_schedule
-from ..features.images import ModelInputs
-from ..scoring.safety import safety_check
-from .assessment import assess, evaluate
-from .planner import (
-    FullStepMemory,
+from ...core.domain import PLAN_DT_S, Array, Observation, Trajectory
+from ...core.recipe_config import ReflectDriveConfig
+from ...core.tokens import decoding_rounds, draft_schedule
+from ...features.images import ModelInputs
+from ..assessment import assess, evaluate
+from ..candidates import Candidates, TokenPlans
+from ..planner import (
     Network,
     PlannerContext,
     PlannerState,
     PlanningError,
     Prefilled,
     network_inputs,
+    redrafter,
     run_rounds,
     token_trace,
 )
-from .postprocess.waypoints import postprocess, trajectories
-from .repair import repair_plan
+from ..postprocess.waypoints import postprocess, trajectories
 
 NEEDS = frozenset({"goals"})  # capabilities of its network
 
 
-def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     settings = planner_context.config.reflectdrive
     network, inputs = network_inputs("reflectdrive", observation, planner_context, NEEDS)
     scene = network.prefill_goal(inputs)
     safety_context = planner_context.safety_context(observation)
 
     goals = scene.actions[scene.valid][: settings.goals if safety_context.can_check else 1]
-    actions, confidence = draft_plans(goals, scene, inputs, network, settings)
-    points = network.layout.decode(actions)
-    smooth = postprocess(
-        points, observation.ego, network.layout.waypoint_noise_m, safety_context.road, safety_context.limits
+    ids, confidence = draft_plans(goals, scene, inputs, network, settings)
+    waypoints = network.layout.decode(ids)
+    points = postprocess(
+        waypoints, observation.ego, network.layout.waypoint_noise_m, safety_context.road, safety_context.limits
     )
-    order, scores = [0], tuple[float, ...]()
-    if len(actions) > 1:
-        assessment = assess(safety_context, evaluate(safety_context, smooth))
-        order = sorted(range(len(actions)), key=lambda index: (assessment.key(index), -index), reverse=True)
-        scores = tuple((assessment.safety.worst * assessment.quality)[order].tolist())
-
-    best = order[0]
-    ids, sent, repairs = actions[best], smooth[best], 0
-    if settings.repair and safety_context.can_check:
-        repaired = repair_plan(
-            ids, points[best], sent, network, scene.context, planner_context, safety_context, last=state.previous
-        )
-        ids, sent, repairs = repaired.ids, repaired.points, repaired.iterations
-        if repairs and scores:
-            again = assess(safety_context, evaluate(safety_context, sent[None]))
-            scores = (float(again.safety.worst[0] * again.quality[0]), *scores[1:])
-    first, *others = trajectories(
-        np.stack([sent, *smooth[order[1:]]]),
-        observation.ego.speed_mps,
-        PLAN_DT_S,
-        safety_context.road,
+    order = np.zeros(1, int)
+    if len(ids) > 1:
+        assessment = assess(safety_context, evaluate(safety_context, points))
+        order = np.array(sorted(range(len(ids)), key=lambda index: (assessment.key(index), -index), reverse=True))
+    return Candidates(
+        points[order],
+        np.zeros(len(order)),
+        tokens=TokenPlans(ids[order], waypoints[order], network.layout, redrafter(network, scene.context)),
+        trace=token_trace([(ids[order[:1]], confidence[order[:1]])], scene, network.layout),
+        notes=inputs.notes,
+        full_step_reason="every step is a full step",
     )
-    result = Plan(
-        observation.stamp_ns,
-        observation.ego.map_from_ego,
-        first,
-        StepKind.FULL,
-        tuple(others),
-        scores,
-        ids,
-        trace=token_trace([(actions[[best]], confidence[[best]])], scene, network.layout),
-    )
-    result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, FullStepMemory(inputs.notes, "every step is a full step")), result
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:

@@ -17,18 +17,17 @@ the confidence is undone. The projection onto the centripetal constraint (equati
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
-from ..core.kinematics import resample
-from ..core.recipe_config import ReflexDiffusionConfig
-from ..features.vectors import VectorInputs, vector_inputs
-from ..scoring.safety import SafetyContext, safety_check
-from .assessment import choose_deceleration
-from .confidence import confidence
-from .denoiser import (
+from ...core.domain import Array, Observation, Trajectory
+from ...core.recipe_config import ReflexDiffusionConfig
+from ...features.vectors import VectorInputs, vector_inputs
+from ...scoring.safety import SafetyContext
+from ..candidates import Candidates
+from ..confidence import confidence
+from ..denoiser import (
     Denoiser,
     Predict,
     StepResult,
@@ -39,17 +38,16 @@ from .denoiser import (
     sample,
     with_present,
 )
-from .ego_future import ego_poses, line_of
-from .planner import PlannerContext, PlannerState, PlanningError
-from .postprocess.speed_profile import (
+from ..ego_future import ego_poses, line_of
+from ..planner import PlannerContext, PlannerState, PlanningError
+from ..postprocess.speed_profile import (
     hold_standstill,
     limit_acceleration,
     slow_in_bends,
     slow_trajectory,
     without_reversal,
 )
-from .postprocess.waypoints import POINT_DT_S, POINTS, trajectories
-from .repair import repair_points
+from ..postprocess.waypoints import POINT_DT_S, trajectories, waypoints
 
 ConfidenceOf = Callable[[Array], float]  # clean futures -> confidence of the ego's
 REFLECTION_GUIDANCE = 0.0  # of the noise that is added again: without conditions, as in the paper
@@ -67,38 +65,24 @@ class Reflection:
     accepted: bool
 
 
-@dataclass(frozen=True, eq=False)
-class ReflexDiffusionMemory:
-    """Report of the last step."""
-
-    notes: tuple[str, ...]
-    full_step_reason: str = ""
-    reflections: tuple[Reflection, ...] = ()
-
-
-def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     settings = planner_context.config.reflexdiffusion
     denoiser, inputs = denoiser_inputs(observation, planner_context, settings)
-    safety_context = planner_context.safety_context(observation)
+    safety_context, speed_mps = planner_context.safety_context(observation), observation.ego.speed_mps
 
     poses, reflections = sample_plan(denoiser, inputs, safety_context, settings)
     trajectory = Trajectory(without_reversal(poses), denoiser.spec.future_dt_s)
-    trajectory = reachable(trajectory, observation.ego.speed_mps)
-    trajectory = slow_in_bends(trajectory, observation.ego.speed_mps)
-    trajectory = slow_trajectory(trajectory, safety_context.limits, observation.ego.speed_mps)
-    points, repairs = hold_standstill(waypoints(trajectory), observation.ego.speed_mps), 0
-    if settings.repair and safety_context.can_check:
-        repaired = repair_points(choose_deceleration(points, safety_context), safety_context, state.previous)
-        points, repairs = repaired.points, repaired.iterations
+    trajectory = slow_in_bends(reachable(trajectory, speed_mps), speed_mps)
+    trajectory = slow_trajectory(trajectory, safety_context.limits, speed_mps)
     # through the points only: from one pose to the next, 0.1 s later, the network is off by up to several m/s
-    (trajectory,) = trajectories(
-        points[None], observation.ego.speed_mps, denoiser.spec.future_dt_s, safety_context.road
+    points = hold_standstill(waypoints(trajectory), speed_mps)
+    return Candidates(
+        points[None],
+        np.zeros(1),
+        notes=inputs.notes,
+        full_step_reason="every step is a full step",
+        memory=reflections,
     )
-    trajectory = at_interval(trajectory, PLAN_DT_S)
-    result = Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory, StepKind.FULL)
-    result = replace(result, check=safety_check(result, safety_context, repairs))
-    memory = ReflexDiffusionMemory(inputs.notes, "every step is a full step", reflections)
-    return PlannerState(result, 0, memory), result
 
 
 def denoiser_inputs(
@@ -214,11 +198,6 @@ def reflect(step: StepResult, predict: Predict, explore: Predict, present: Array
 # --- the trajectory --------------------------------------------------------------------------------------------------
 
 
-def waypoints(trajectory: Trajectory) -> Array:
-    """(8, 2) points at 0.5 .. 4 s."""
-    return resample(trajectory, POINT_DT_S * np.arange(1, POINTS + 1))[:, :2]
-
-
 def reachable(trajectory: Trajectory, speed_mps: float) -> Trajectory:
     """The trajectory, delayed along its path where it speeds up by more than a car can from `speed_mps`.
 
@@ -230,11 +209,3 @@ def reachable(trajectory: Trajectory, speed_mps: float) -> Trajectory:
         return trajectory
     (delayed,) = trajectories(limited[None], speed_mps, trajectory.dt_s)
     return delayed
-
-
-def at_interval(trajectory: Trajectory, dt_s: float) -> Trajectory:
-    """The trajectory with poses every `dt_s`."""
-    if dt_s == trajectory.dt_s:
-        return trajectory
-    steps = int(trajectory.horizon_s / dt_s + 1e-6)
-    return Trajectory(resample(trajectory, dt_s * np.arange(1, steps + 1)), dt_s)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core import geometry, kinematics
-from ..core.config import VehicleConfig
-from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, Observation, Plan, Trajectory
-from .planner import PlannerContext, PlannerState, PlanningError
+from ...core import geometry, kinematics
+from ...core.config import VehicleConfig
+from ...core.domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, Observation, StepKind, Trajectory
+from ..candidates import Candidates, of_trajectories
+from ..planner import PlannerContext, PlannerState, PlanningError
 
 # the Intelligent Driver Model, as a calm driver of a car: constants, so that the baseline is the same in every table
 IDM_MAX_ACCELERATION_MPS2 = 1.5
@@ -31,14 +32,13 @@ SETTLE_S = 0.5  # a speed above what the curve allows is brought down within abo
 OFF_ROUTE_M = 30.0  # further away there is no route to follow
 
 
-def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     path, route_left_m = path_to_route(observation, PLAN_HORIZON_S)
     distances = follow(path, route_left_m, observation, planner_context.config.vehicle, PLAN_DT_S, PLAN_HORIZON_S)
     poses = geometry.sample(path, distances)
     along = geometry.arc_lengths(path)
     poses[:, 2] = geometry.wrap(np.interp(distances, along, np.unwrap(path[:, 2])))  # no steps from point to point
-    new_plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, PLAN_DT_S))
-    return PlannerState(previous=new_plan), new_plan
+    return of_trajectories((Trajectory(poses, PLAN_DT_S),), StepKind.BASELINE)
 
 
 def path_to_route(observation: Observation, horizon_s: float) -> tuple[Array, float]:

@@ -14,26 +14,23 @@ Every step is a full one. Paper: DriveFine: Refining-Augmented Masked Diffusion 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Trajectory
-from ..core.recipe_config import DriveFineConfig
-from ..core.tokens import cosine_schedule
-from ..scoring.safety import safety_check
-from .assessment import score_candidates
-from .planner import FullStepMemory, Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
-from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import postprocess, token_headings, trajectories
-from .repair import repair_plan
+from ...core.domain import PLAN_DT_S, Array, Observation, Trajectory
+from ...core.recipe_config import DriveFineConfig
+from ...core.tokens import cosine_schedule
+from ..candidates import Candidates, TokenPlans
+from ..planner import Network, PlannerContext, PlannerState, can_score, network_inputs, redrafter, token_trace
+from ..postprocess.waypoints import postprocess, token_headings, trajectories
 
 TEMPERATURE = 1.0  # sampling temperature of the candidates after the first, as the network was trained
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class SampledPlans:
     """M finished plans of a step."""
 
     context: Any  # of the network, for this scene
@@ -43,68 +40,39 @@ class Candidates:
     confidence: Array  # (M, T)
 
 
-def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     config = planner_context.config
     settings, safety_context = config.drivefine, planner_context.safety_context(observation)
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
     layout = network.layout
 
-    by_score = can_score(observation)
-    by_value = settings.rank_plans and "plan_value" in network.capabilities and not by_score
+    by_score = config.pipeline.select and can_score(observation)
+    by_value = settings.rank_plans and "plan_value" in network.capabilities and not can_score(observation)
     count = settings.candidates if by_score or by_value else 1
-    finished = candidates(network, network.prefill(inputs), count, settings, observation.stamp_ns)
-    waypoints = layout.decode(finished.ids)
+    plans = sample_plans(network, network.prefill(inputs), count, settings, observation.stamp_ns)
+    values, order = np.zeros(0), np.arange(count)
+    if by_value:
+        values = network.plan_values(plans.context, plans.ids)
+        order = np.argsort(-values, kind="stable")
+    ids = plans.ids[order]
+    waypoints = layout.decode(ids)
     points = postprocess(
         waypoints[..., :2], observation.ego, layout.waypoint_noise_m, safety_context.road, safety_context.limits
     )
-    scores = np.zeros(0)
-    if by_value:
-        scores = network.plan_values(finished.context, finished.ids)
-    elif count > 1:
-        scores = score_candidates(safety_context, points).scores
-    order = np.argsort(-scores, kind="stable") if count > 1 else np.zeros(1, int)
-
-    best = order[0]
-    ids, best_points, repairs = finished.ids[best], points[best], 0
-    if settings.repair and safety_context.can_check:
-        repaired = repair_plan(
-            ids,
-            waypoints[best, :, :2],
-            best_points,
-            network,
-            finished.context,
-            planner_context,
-            safety_context,
-            last=state.previous,
-        )
-        ids, best_points, repairs = repaired.ids, repaired.points, repaired.iterations
-    points[best] = relax_profile(best_points, safety_context)
-    waypoints[best] = layout.decode(ids)
-    headings = token_headings(waypoints, points, layout)
-    if headings is not None and repairs:
-        headings[best] = np.nan  # moved waypoints keep the heading tokens of their former positions
-    sent, *others = trajectories(
-        points[order],
-        observation.ego.speed_mps,
-        PLAN_DT_S,
-        safety_context.road,
-        None if headings is None else headings[order],
-    )
-    rounds = [(finished.drafts[[best]], finished.draft_confidence[[best]])]
+    best = order[:1]
+    rounds = [(plans.drafts[best], plans.draft_confidence[best])]
     if settings.refine:
-        rounds.append((finished.ids[[best]], finished.confidence[[best]]))
-    result = Plan(
-        observation.stamp_ns,
-        observation.ego.map_from_ego,
-        sent,
-        StepKind.FULL,
-        tuple(others),
-        tuple(scores[order].tolist()) if len(scores) else (),
-        ids,
+        rounds.append((plans.ids[best], plans.confidence[best]))
+    return Candidates(
+        points,
+        np.zeros(count),
+        headings=token_headings(waypoints, points, layout),
+        tokens=TokenPlans(ids, waypoints, layout, redrafter(network, plans.context)),
         trace=token_trace(rounds, None, layout),
+        scores=values[order] if by_value else values,
+        notes=inputs.notes,
+        full_step_reason="every step is a full step",
     )
-    result = replace(result, check=safety_check(result, safety_context, repairs))
-    return PlannerState(result, 0, FullStepMemory(inputs.notes, "every step is a full step")), result
 
 
 def needs(settings: DriveFineConfig) -> frozenset[str]:
@@ -112,7 +80,7 @@ def needs(settings: DriveFineConfig) -> frozenset[str]:
     return frozenset({"refine"} if settings.refine else ()) | frozenset({"sampling"} if settings.candidates > 1 else ())
 
 
-def candidates(network: Network, context: Any, count: int, settings: DriveFineConfig, seed: int) -> Candidates:
+def sample_plans(network: Network, context: Any, count: int, settings: DriveFineConfig, seed: int) -> SampledPlans:
     """`count` finished plans: the first of the most probable tokens, the others sampled."""
     layout = network.layout
     limits = cosine_schedule(layout.length, settings.draft_rounds)
@@ -126,7 +94,7 @@ def candidates(network: Network, context: Any, count: int, settings: DriveFineCo
             share = rng.random(drafts.shape)
             drafts, of_drafts = network.sampled_step(context, drafts, limit, temperature, share)
     refined = network.refine(context, drafts) if settings.refine else (drafts, of_drafts)
-    return Candidates(context, drafts, of_drafts, *refined)
+    return SampledPlans(context, drafts, of_drafts, *refined)
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
@@ -134,7 +102,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     config = planner_context.config
     settings, road = config.drivefine, planner_context.safety_context(observation).road
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
-    finished = candidates(network, network.prefill(inputs), settings.candidates, settings, observation.stamp_ns)
+    finished = sample_plans(network, network.prefill(inputs), settings.candidates, settings, observation.stamp_ns)
     waypoints = network.layout.decode(finished.ids)
     points = postprocess(waypoints[..., :2], observation.ego, network.layout.waypoint_noise_m, road)
     headings = token_headings(waypoints, points, network.layout)
