@@ -37,7 +37,7 @@ class PipelineConfig:
     x3: float = setting(0.0, "", 0.0, 10.0)
     x4: float = setting(0.0, "", -10.0, 10.0)
     x5: float = setting(0.0, "", 0.0, 10.0)
-    x6: float = setting(0.0, "", 0.0, 10.0)
+    x6: float = setting(1.0, "", 0.0, 10.0)
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind
-from ..scoring.safety import SafetyContext, safety_check
+from ..scoring.safety import SAFE, SafetyContext, safety_check
 from . import vary
+from .assessment import evaluate, planned_safety
 from .candidates import Candidates, Generator
 from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import rest_of_plan, trajectories
-from .repair import repair_points, repair_tokens
+from .postprocess.waypoints import rest_of_plan, trajectories, waypoint_poses
+from .repair import repair_points, repair_tokens, return_to_route
 from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
 
+CHECKED_MAX = 16  # best options whose safety is checked
 AS_GENERATED, CONTINUED = "", "the last plan, continued"
 DECELERATION_COST = 0.02  # score (0..1) that a variant must gain, per m/s^2 ..
 LATERAL_COST = 0.03  # .. per metre of offset and of bulge ..
@@ -51,15 +53,24 @@ def plan(
     safety_context = planner_context.safety_context(observation)
     candidates = generate(state, observation, planner_context)
     options = as_generated(candidates)
-    best, changed = 0, AS_GENERATED
+    order = np.arange(len(options.points))
     if settings.select and can_score(observation):
         if settings.vary and candidates.step is not StepKind.LITE:  # a lite step keeps the variant of the last plan
             options = with_variants(options, state.previous, safety_context)
-        best = select(options, safety_context)
-        changed = options.descriptions[best]
+        order = rank(options, safety_context)
+    best = int(order[0])
     points, repairs = options.points[best], 0
     if settings.repair and safety_context.can_check:
-        points, repairs = repair(points, best, candidates, state.previous, planner_context, safety_context)
+        safe = first_safe(options.points, order[:CHECKED_MAX], safety_context)
+        if safe is not None:
+            best, points = safe, options.points[safe]
+            if planner_context.config.pipeline.x6 and (back := return_to_route(points, safety_context)) is not None:
+                points, repairs = back.points[0], 1
+        elif planner_context.config.pipeline.x6 == 2:
+            points, repairs = repair(points, best, candidates, state.previous, planner_context, safety_context)
+        else:
+            points, repairs = repair_points(points, safety_context, state.previous)
+    changed = options.descriptions[best]
     result = finish(points, best, candidates, safety_context, observation)
     result = replace(result, check=safety_check(result, safety_context, repairs), change=changed)
     return PlannerState(result, candidates.memory, candidates.notes, candidates.full_step_reason), result
@@ -81,21 +92,36 @@ def with_variants(options: Options, last: Plan | None, safety_context: SafetyCon
     points, bonuses = [options.points, varied.points[1:]], [options.bonuses, options.bonuses[0] - costs]
     descriptions = [*options.descriptions, *(varied.description(index) for index in range(1, len(varied.points)))]
     rest = rest_of_plan(last, safety_context.observation, options.points.shape[1])
-    if rest is not None and s.x4:
+    if rest is not None and s.x4 > 0:
         points.append(rest[None])
         bonuses.append(np.array([s.x4]))
         descriptions.append(CONTINUED)
     return Options(np.concatenate(points), np.concatenate(bonuses), tuple(descriptions))
 
 
-def select(options: Options, safety_context: SafetyContext) -> int:
-    """Index of the option with the best sum of driving score and bonus."""
+def rank(options: Options, safety_context: SafetyContext) -> Array:
+    """Indices of the options, the best sum of driving score and bonus first."""
     if len(options.points) == 1 or not knows_what_plans_wait_for(safety_context):
-        return 0
+        return np.arange(len(options.points))
     scored = score_candidates(safety_context, options.points)
-    if safety_context.config.pipeline.x5:
-        return int(np.argmax(scored.scores + options.bonuses))
-    return scored.best(options.bonuses)
+    merit = scored.scores + options.bonuses
+    if not safety_context.config.pipeline.x5:
+        merit = merit + scored.safest
+    return np.argsort(-merit, kind="stable")
+
+
+def first_safe(points: Array, order: Array, safety_context: SafetyContext) -> int | None:
+    """The first of the options `order` that is safe; None if none is."""
+    for chunk in (order[:1], order[1:]):
+        if len(chunk):
+            if safety_context.config.pipeline.x4 < -1:
+                safe = evaluate(safety_context, points[chunk]).safe
+            else:
+                poses = waypoint_poses(points[chunk], safety_context.road)
+                safe = planned_safety(safety_context, poses, exact=True).worst >= SAFE
+            if safe.any():
+                return int(chunk[int(np.argmax(safe))])
+    return None
 
 
 def repair(
@@ -109,8 +135,7 @@ def repair(
     """Points (8, 2) of a safe plan where there is one, and how often the plan was changed for it."""
     if candidates.tokens is not None:
         return repair_tokens(points, option, candidates.tokens, planner_context, safety_context, last)
-    repaired = repair_points(points, safety_context, last)
-    return repaired.points, repaired.iterations
+    return repair_points(points, safety_context, last)
 
 
 def finish(

@@ -38,11 +38,20 @@ from ..core.domain import Array, Plan
 from ..core.tokens import TokenLayout
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
-from .assessment import Assessment, assess, evaluate, rank_as_planned
+from .assessment import Assessment, assess, evaluate, limit_violation, rank_as_planned
 from .candidates import TokenPlans
 from .planner import PlannerContext, no_deadline
 from .postprocess.speed_profile import slow_points
-from .postprocess.waypoints import POINT_DT_S, limit_curvature, postprocess, rest_of_plan, waypoint_poses
+from .postprocess.waypoints import (
+    CARRY_MAX_S,
+    POINT_DT_S,
+    STEP_S,
+    limit_curvature,
+    postprocess,
+    rest_of_plan,
+    waypoint_poses,
+)
+from .select import score_candidates
 
 # Manhattan distance to a waypoint, 61 token pairs; the paper has 10, 221 pairs. On `val` 3, 5 and 10 score the same
 SEARCH_RADIUS_BINS = 5
@@ -51,6 +60,8 @@ ANCHORS = 4  # token pairs that are selected per iteration
 ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins of 0.3 m
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
+GENTLE_BRAKINGS_MPS2, HARD_BRAKINGS_MPS2 = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0), (4.0, 5.0, 6.0, 8.0)
+BRAKING_JERK_MPS3 = 4.0
 
 CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
@@ -117,39 +128,66 @@ def repair_tokens(
     return result.points, result.iterations
 
 
-@dataclass(frozen=True, eq=False)
-class RepairedPoints:
-    """Result of a repair without tokens."""
+def repair_points(points: Array, safety_context: SafetyContext, last: Plan | None = None) -> tuple[Array, int]:
+    """A plan through points (P, 2) that is not safe, replaced; and 1, or 0 if nothing is better than the plan.
 
-    points: Array  # (P, 2) m
-    safe: bool
-    iterations: int  # 0: the plan is safe as it is, or no candidate is better
-
-
-def repair_points(points: Array, safety_context: SafetyContext, last: Plan | None = None) -> RepairedPoints:
-    """The part of the repair that needs no tokens, for a plan through points (P, 2): `last`, the plan that is driven
-    now, braking and the route.
-
-    The result is the best of the plan and these candidates: its safety never decreases.
+    `last`, the plan that is driven now, is continued if that is safe. Else the path of the plan, or that of the route,
+    is driven with the gentlest braking that is safe: of those with at most GENTLE_BRAKING_MPS2 the best driving score
+    decides, and of those with more. If nothing is safe, the least unsafe plan is the result.
     """
-    evaluation = evaluate(safety_context, points[None])
-    if evaluation.safe[0]:
-        back = return_to_route(points, safety_context)
-        return RepairedPoints(points, True, 0) if back is None else RepairedPoints(back.points[0], True, 1)
-    start = assess(safety_context, evaluation)
+    start = assess(safety_context, evaluate(safety_context, points[None]))
     far_m = float(start.progress_m[0])
     if (continued := continue_last(last, safety_context, len(points), far_m)) is not None:
-        return RepairedPoints(continued.points[0], True, 1)
-    speed_mps = float(safety_context.scene.motion[0])
-    candidates = [points[None], brake_along_plan(points, speed_mps)]
+        return continued.points[0], 1
+    deceleration_mps2 = present_acceleration_mps2(last, safety_context)
+    paths = [np.concatenate([np.zeros((1, 2)), points])]
     if safety_context.route is not None:
-        candidates.append(
-            slow_points(follow_route(points, safety_context), safety_context.limits, speed_mps, POINT_DT_S)
-        )
-    assessment = assess(safety_context, evaluate(safety_context, np.concatenate(candidates)), far_m)
-    best = assessment.best(float(start.limit_violation.max()))
-    safe = bool(assessment.safety.worst[best] >= SAFE)
-    return RepairedPoints(assessment.points[best], safe, int(best > 0))
+        along = geometry.arc_lengths(paths[0])
+        paths.append(np.concatenate([np.zeros((1, 2)), _merge(along[None, 1:], safety_context)[0]]))
+    allowed = float(start.limit_violation.max())
+    options = [start.points]
+    for group in (GENTLE_BRAKINGS_MPS2, HARD_BRAKINGS_MPS2):
+        braked = np.concatenate([brake_along(path, group, deceleration_mps2, safety_context) for path in paths])
+        braked = slow_points(braked, safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
+        evaluation = evaluate(safety_context, braked)
+        sound = evaluation.safe & (limit_violation(safety_context, evaluation.poses).max(axis=1) <= allowed)
+        if sound.any():
+            good = np.flatnonzero(sound)
+            best = int(np.argmax(score_candidates(safety_context, braked[good]).scores)) if len(good) > 1 else 0
+            return np.asarray(braked[good[best]]), 1
+        options.append(braked)
+    assessment = assess(safety_context, evaluate(safety_context, np.concatenate(options)), far_m)
+    best = assessment.best(allowed)
+    return assessment.points[best], int(best > 0)
+
+
+def present_acceleration_mps2(last: Plan | None, safety_context: SafetyContext) -> float:
+    """Acceleration that the plan which is driven now has at this instant; without one, that of the vehicle."""
+    observation = safety_context.observation
+    if last is None or not 0 < observation.stamp_ns - last.stamp_ns <= CARRY_MAX_S * 1e9:
+        return float(observation.ego.acceleration_mps2)
+    index = int((observation.stamp_ns - last.stamp_ns) * 1e-9 / last.trajectory.dt_s)
+    accelerations = kinematics.accelerations(last.trajectory)
+    return float(accelerations[min(index, len(accelerations) - 1)])
+
+
+def brake_along(
+    path: Array, brakings_mps2: tuple[float, ...], acceleration_mps2: float, safety_context: SafetyContext
+) -> Array:
+    """(N, P, 2) points on a path (P + 1, 2) from the origin on, never ahead of it, with each braking: the acceleration
+    falls from the present one to it, with BRAKING_JERK_MPS3 at most, and stays."""
+    along = geometry.arc_lengths(path)
+    speed_mps = max(float(safety_context.scene.motion[0]), 0.0)
+    times_s = STEP_S * np.arange(1, round(POINT_DT_S / STEP_S) * (len(path) - 1) + 1)
+    first = min(acceleration_mps2, 0.0)
+    rows = []
+    for braking in brakings_mps2:
+        acceleration = np.maximum(first - BRAKING_JERK_MPS3 * (times_s - 0.5 * STEP_S), -braking)
+        speeds = np.maximum.accumulate(np.minimum(speed_mps + np.cumsum(acceleration) * STEP_S, speed_mps)[::-1])[::-1]
+        speeds = np.maximum(speeds, 0.0)
+        rows.append((np.cumsum(speeds) * STEP_S)[round(POINT_DT_S / STEP_S) - 1 :: round(POINT_DT_S / STEP_S)])
+    reached = np.minimum(np.stack(rows), along[1:])
+    return np.stack([np.interp(reached, along, path[:, axis]) for axis in (0, 1)], axis=-1)
 
 
 def run_repair(
