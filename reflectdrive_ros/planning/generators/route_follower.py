@@ -10,7 +10,7 @@ import numpy as np
 from ...core import geometry, kinematics
 from ...core.config import VehicleConfig
 from ...core.domain import PLAN_DT_S, PLAN_HORIZON_S, Agents, Array, Observation, StepKind, Trajectory
-from ..candidates import Candidates, of_trajectories
+from ..candidates import Candidates, GeneratorSpec, of_trajectories
 from ..planner import PlannerContext, PlannerState, PlanningError
 
 # the Intelligent Driver Model, as a calm driver of a car: constants, so that the baseline is the same in every table
@@ -171,3 +171,6 @@ def others_on_path(
         rear[row, before], speeds[row, before], blocked[row, before] = rear[row, entry], speeds[row, entry], True
     ever = blocked.any(axis=1)
     return rear[ever], speeds[ever], blocked[ever]
+
+
+SPEC = GeneratorSpec("route_follower", generate)

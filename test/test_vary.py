@@ -1,38 +1,41 @@
-"""A plan that comes too near to others is driven more slowly, on the same path; others stay as they are."""
+"""Variants of a plan stay close to it: on its path but slower, or beside it by what they say."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import NO_LIGHTS, cars, config, observation
 
-from reflectdrive_ros.planning.assessment import choose_deceleration, decelerated, evaluate, score_candidates
-from reflectdrive_ros.scoring.safety import SafetyContext
+from reflectdrive_ros.planning import vary
 
 STEADY = np.column_stack([5.0 * np.arange(1, 9), np.zeros(8)])  # 10 m/s straight on
-AHEAD = cars((20.0, 0.0, 0.0, 7.0))  # a slower car that the plan does not reach within 4 s
 
 
-def context_of(agents=AHEAD, traffic_lights=NO_LIGHTS, **more):
-    return SafetyContext(observation(10.0, agents=agents, traffic_lights=traffic_lights, **more), config())
+def decelerated(points):
+    """The slower variants of points (8, 2), of one deceleration each."""
+    decelerations = np.array(vary.DECELERATIONS_MPS2[1:])
+    return vary.decelerate(np.repeat(points[None], len(decelerations), axis=0), decelerations)
 
 
-def test_behind_a_slower_car_the_plan_slows_down_in_time():
-    slower_plan = choose_deceleration(STEADY, context_of())
-    assert evaluate(context_of(), STEADY[None]).safe[0]  # no repair would change it
-    before, after = score_candidates(context_of(), np.stack([STEADY, slower_plan])).card.ttc
-    assert (before, after) == (0.0, 1.0)
-    assert 0.0 < STEADY[-1, 0] - slower_plan[-1, 0] <= 16.0
+def test_the_first_variant_is_the_plan_and_each_says_what_it_changes():
+    varied = vary.variants(STEADY, 10.0)
+    assert np.array_equal(varied.points[0], STEADY)
+    assert varied.description(0) == ""
+    slower = int(np.flatnonzero((varied.changes == (1.0, 0.3, 0.0)).all(axis=1))[0])
+    assert varied.description(slower) == "1 m/s^2 slower, 0.3 m to the left"
+    assert len({varied.description(index) for index in range(len(varied.points))}) == len(varied.points)
 
 
-def test_a_plan_on_a_free_road_is_unchanged():
-    assert choose_deceleration(STEADY, context_of(cars((20.0, 0.0, 0.0, 14.0)))) is STEADY
-    assert choose_deceleration(STEADY, context_of(cars())) is STEADY
+def test_an_offset_grows_to_its_size_at_the_end_and_a_bulge_is_gone_there():
+    (aside, bulging) = vary.shift(STEADY, np.array([0.6, 0.0]), np.array([0.0, -0.4]))
+    assert aside[-1, 1] == pytest.approx(0.6)
+    assert (np.diff(aside[:, 1]) > 0.0).all()
+    assert bulging[-1, 1] == pytest.approx(0.0, abs=1e-9)
+    assert bulging[3, 1] == pytest.approx(-0.4)
 
 
-@pytest.mark.parametrize("unknown", [{"agents": None}, {"traffic_lights": None}, {"route": np.zeros((0, 3))}])
-def test_nothing_changes_where_the_score_does_not_know_what_the_plan_does(unknown):
-    assert choose_deceleration(STEADY, context_of(**unknown)) is STEADY
+def test_a_slow_car_and_a_short_plan_are_not_varied_sideways():
+    for points, speed_mps in ((STEADY, 1.0), (0.1 * STEADY, 10.0)):
+        assert (vary.variants(points, speed_mps).changes[:, 1:] == 0.0).all()
 
 
 @given(st.lists(st.floats(0.0, 8.0), min_size=8, max_size=8), st.floats(-0.08, 0.08))
