@@ -86,7 +86,7 @@ def with_variants(options: Options, last: Plan | None, safety_context: SafetyCon
     if not knows_what_plans_wait_for(safety_context):
         return options
     speed_mps = safety_context.observation.ego.speed_mps
-    varied = vary.variants(options.points[0], speed_mps)
+    varied = vary.variants(options.points[0], speed_mps, sideways=safety_context.grid is not None)
     s = safety_context.config.pipeline
     costs = np.abs(varied.changes[1:]) @ (s.x1, s.x2, s.x2) + s.x3
     points, bonuses = [options.points, varied.points[1:]], [options.bonuses, options.bonuses[0] - costs]
