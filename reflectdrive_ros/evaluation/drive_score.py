@@ -3,7 +3,7 @@
     by_job = scores(results)                    # all drives of a seed: progress is relative to the best of them
     by_job["route_follower", 3].total           # 0..1
 
-The score is the product of four multipliers and the weighted mean of four terms (`WEIGHTS`), each 0..1. The bounds are
+The score is the product of four multipliers and the weighted mean of four terms (`TERM_WEIGHTS`), each 0..1. The bounds are
 those of nuPlan; the terms are computed by the PDM score's code and not compared with nuPlan's devkit. What differs:
 
 - Progress is relative to the best drive of the seed, not to a human's: to the longest way along the route. Of a drive
@@ -29,9 +29,9 @@ from ..sim.drive_log import MIN_COMFORT_STATES, Collision, DriveLog
 from ..sim.traffic.actors import KIND_OF_SHAPE
 from .drive_results import DriveResult, Job
 
-WEIGHTS = {"progress": 5.0, "ttc": 5.0, "speed_limit": 4.0, "comfort": 2.0}
+TERM_WEIGHTS = {"progress": 5.0, "ttc": 5.0, "speed_limit": 4.0, "comfort": 2.0}
 OFF_ROAD_M = 0.3  # a corner may be this far off the drivable space
-LEAST_PROGRESS_M = 2.0  # less counts as this much, of the drive and of the best
+MIN_SHARE_M = 2.0  # less counts as this much, of the drive and of the best
 MAKING_PROGRESS = 0.2  # a smaller share of the best is no progress
 MAX_OVERSPEED_MPS = 2.23  # above the limit for the whole drive: the term is 0
 WINDOW_S = 15.0  # a scenario of nuPlan
@@ -51,7 +51,7 @@ TERMS = {  # the fields of a DriveScore and their headings
 
 @dataclass(frozen=True)
 class DriveScore:
-    """Terms of one drive, 0..1: four multipliers, then those of WEIGHTS."""
+    """Terms of one drive, 0..1: four multipliers, then those of TERM_WEIGHTS."""
 
     no_contact: float  # 0 for a contact at fault with a road user or two with objects, 0.5 for one with an object
     drivable_area: float  # 0 if a corner was more than OFF_ROAD_M off the drivable space
@@ -65,7 +65,9 @@ class DriveScore:
     @property
     def total(self) -> float:
         multiplier = self.no_contact * self.drivable_area * self.direction * self.making_progress
-        mean = sum(weight * float(getattr(self, name)) for name, weight in WEIGHTS.items()) / sum(WEIGHTS.values())
+        mean = sum(weight * float(getattr(self, name)) for name, weight in TERM_WEIGHTS.items()) / sum(
+            TERM_WEIGHTS.values()
+        )
         return multiplier * mean
 
 
@@ -150,9 +152,9 @@ def _reference_m(drive: DriveResult) -> float:
 
 
 def _share(progress_m: float, best_m: float) -> float:
-    if progress_m < -LEAST_PROGRESS_M:
+    if progress_m < -MIN_SHARE_M:
         return 0.0
-    return min(max(progress_m, LEAST_PROGRESS_M) / max(best_m, LEAST_PROGRESS_M), 1.0)
+    return min(max(progress_m, MIN_SHARE_M) / max(best_m, MIN_SHARE_M), 1.0)
 
 
 def _windows(log: DriveLog) -> list[Array]:
