@@ -248,9 +248,11 @@ def test_driving_against_a_lane_counts_by_its_distance_within_a_second(
 
 def test_lanes_of_the_other_direction_are_wrong_and_junctions_are_not_judged(road_map):
     own, oncoming = pose_at(road_map, 100.0), pose_at(road_map, 100.0, 2.1 * crossing.LANE_M)
+    line_m = 1.5 * crossing.LANE_M  # from the middle of the right lane of two
+    straddling, beyond = (pose_at(road_map, 100.0, line_m + each) for each in (0.25, 0.35))
     turning = np.array([0.0, 0.0, 2.0])  # the middle of the junction
-    poses = np.array([own, oncoming, turning])
-    assert drive_measurements.is_against_lanes(poses, road_map).tolist() == [False, True, False]
+    poses = np.array([own, oncoming, straddling, beyond, turning])
+    assert drive_measurements.is_against_lanes(poses, road_map).tolist() == [False, True, False, True, False]
 
 
 @pytest.mark.parametrize(

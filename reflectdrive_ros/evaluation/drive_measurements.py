@@ -24,6 +24,7 @@ from .incidents import is_fault
 TTC_RANGE_M = 60.0  # further away no road user of a town is met within a second
 DIRECTION_EVERY_S = 3.0  # windows of 4 s that begin so often contain each second of a drive
 WRONG_DIRECTION_RAD = np.pi / 2  # turned further against a lane, the car drives against it
+LANE_MARGIN_M = 0.3  # its centre may be this far out of the lanes of its direction, as a corner off the road
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def off_road_depth_m(centers: Array, space: object, vehicle: VehicleConfig) -> f
 def direction_score(centers: Array, road_map: RoadMap) -> float:
     """1, 0.5 or 0: the score's driving direction over box centres (T, 3), 0.1 s apart, map frame.
 
-    Counted is the way in lanes against which the car is turned, and in no other lane; junctions do not count.
+    Counted is the way in lanes against which the car is turned; junctions do not count.
     """
     length = STEPS + 1
     missing = max(length - len(centers), 0)
@@ -139,7 +140,10 @@ def direction_score(centers: Array, road_map: RoadMap) -> float:
 
 
 def is_against_lanes(poses: Array, road_map: RoadMap) -> Array:
-    """(T,) bool, whether poses (T, 3) are in lanes of the opposite direction only; junctions have no such lanes."""
+    """(T,) bool, whether poses (T, 3) are in lanes of the opposite direction, and more than LANE_MARGIN_M from others.
+
+    Connectors across junctions are no lanes here.
+    """
     lanes = [
         (part, lane.lane.centerline)
         for lane in road_map.lanes.values()
@@ -147,7 +151,7 @@ def is_against_lanes(poses: Array, road_map: RoadMap) -> Array:
         for part in lane.lane.polygons
     ]
     at_pose, at_lane = shapely.STRtree([part for part, _ in lanes]).query(
-        shapely.points(poses[:, :2]), predicate="intersects"
+        shapely.points(poses[:, :2]), predicate="dwithin", distance=LANE_MARGIN_M
     )
     along, against = np.zeros(len(poses), bool), np.zeros(len(poses), bool)
     for index in np.unique(at_lane):

@@ -3,12 +3,14 @@
     by_job = scores(results)                    # all drives of a seed: progress is relative to the best of them
     by_job["route_follower", 3].total           # 0..1
 
-The score is the product of four multipliers and the weighted mean of four terms (`TERM_WEIGHTS`), each 0..1. The bounds are
-those of nuPlan; the terms are computed by the PDM score's code and not compared with nuPlan's devkit. What differs:
+The score is the product of four multipliers and the weighted mean of four terms (`TERM_WEIGHTS`), each 0..1. The bounds
+are those of nuPlan; the terms are computed by the PDM score's code and not compared with nuPlan's devkit. What differs:
 
 - Progress is relative to the best drive of the seed, not to a human's: to the longest way along the route. Of a drive
   with a multiplier of 0 or a red light the way before its first fault counts. Where a seed has a single drive, the
   progress of its plans is relative to that of the reference planner from the same states.
+- A car is against the lanes where its centre is more than 0.3 m out of those of its direction: in narrow roads one that
+  passes an obstacle straddles the line.
 - Time to collision and comfort are all or nothing over a scenario of nuPlan, 15 s. Here they are the share of the
   drive's windows of about 15 s that keep the bounds.
 """
