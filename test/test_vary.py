@@ -17,7 +17,7 @@ def decelerated(points):
 
 
 def test_the_first_variant_is_the_plan_and_each_says_what_it_changes():
-    varied = vary.variants(STEADY, 10.0)
+    varied = vary.variants(STEADY, 10.0, sideways=True)
     assert np.array_equal(varied.points[0], STEADY)
     assert varied.description(0) == ""
     slower = int(np.flatnonzero((varied.changes == (1.0, 0.3, 0.0)).all(axis=1))[0])
@@ -33,9 +33,13 @@ def test_an_offset_grows_to_its_size_at_the_end_and_a_bulge_is_gone_there():
     assert bulging[3, 1] == pytest.approx(-0.4)
 
 
+def test_without_a_known_road_no_plan_is_varied_sideways():
+    assert (vary.variants(STEADY, 10.0, sideways=False).changes[:, 1:] == 0.0).all()
+
+
 def test_a_slow_car_and_a_short_plan_are_not_varied_sideways():
     for points, speed_mps in ((STEADY, 1.0), (0.1 * STEADY, 10.0)):
-        assert (vary.variants(points, speed_mps).changes[:, 1:] == 0.0).all()
+        assert (vary.variants(points, speed_mps, sideways=True).changes[:, 1:] == 0.0).all()
 
 
 @given(st.lists(st.floats(0.0, 8.0), min_size=8, max_size=8), st.floats(-0.08, 0.08))

@@ -27,7 +27,7 @@ class TokenPlans:
     ids: Array  # (M, T) int32
     waypoints: Array  # (M, 8, A) their values before smoothing: x m, y m, heading rad; finer where tokens were kept
     layout: TokenLayout
-    redraft: Callable[[Array], Array]  # partly masked ids (M, T) -> complete ids, in one step of the network
+    redraft: Callable[[Array], Array] | None = None  # masked ids (M, T) -> complete ids, where tokens are searched
 
 
 @dataclass(frozen=True, eq=False)

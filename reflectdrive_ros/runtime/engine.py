@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -96,7 +96,7 @@ class Engine:
         self._clock = clock
         self._planner = planner
         self._start_s = clock()  # of the step
-        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
+        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used, clock=clock)
         self._prefetcher: Prefetcher | None = None
         concurrent = prefetch_scenes and getattr(network, "concurrent", False)
         if concurrent and network is not None and network.kind == "token":
@@ -104,7 +104,7 @@ class Engine:
             self._prefetcher = ahead = Prefetcher(
                 network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
             )
-            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
+            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used, clock=clock)
         self.reset()
 
     def reset(self) -> None:
@@ -126,12 +126,13 @@ class Engine:
         planning = self._clock()
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
+        stages_ms: Mapping[str, float] = {}
         try:
             self._off_route = off_route_reason(observation.route, self._config.route, was_off=bool(self._off_route))
             if self._off_route:
                 raise PlanningError(self._off_route)
             state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=safety_context))
-            full_step_reason, notes = state.full_step_reason, state.notes
+            full_step_reason, notes, stages_ms = state.full_step_reason, state.notes, state.stage_ms
             plan = slow_to_limits(plan, safety_context)
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
@@ -161,6 +162,7 @@ class Engine:
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - start_s),
+            **stages_ms,
             "plan": 1e3 * (judging + ahead_s - planning),
             "guard": 1e3 * (done - judging),
             "total": 1e3 * (done + ahead_s - start_s),
