@@ -66,7 +66,7 @@ def test_a_planner_that_cannot_plan_says_why_in_one_sentence():
 
 
 def test_a_wall_ahead_stops_the_car():
-    report = engine().step(observation(speed=8.0, agents=cars((18.0, 0.0, 0.0, 0.0))))
+    report = engine(pipeline__repair=False).step(observation(speed=8.0, agents=cars((18.0, 0.0, 0.0, 0.0))))
     assert (report.verdict, report.source) == (Verdict.UNSAFE, PlanSource.STOP)
 
 
@@ -181,9 +181,9 @@ def test_a_planner_starts_anew_after_a_plan_that_may_not_be_driven():
     def planner(state, scene, planner_context):
         states.append((state.previous is None, state.memory))
         _, plan = pipeline.plan(constant_velocity.generate, state, scene, planner_context)
-        return PlannerState(plan, 0, "of the last step"), plan
+        return PlannerState(plan, "of the last step"), plan
 
-    driven, scene = Engine(config(), Clock(), planner), observation(speed=8.0)
+    driven, scene = Engine(config(pipeline__repair=False), Clock(), planner), observation(speed=8.0)
     blocked = replace(later(scene, 0.1), agents=cars((18.0, 0.0, 0.0, 0.0)))
     verdicts = [driven.step(each).verdict for each in (scene, blocked, later(scene, 0.2))]
     assert verdicts == [Verdict.OK, Verdict.UNSAFE, Verdict.OK]
@@ -202,8 +202,11 @@ def test_a_plan_of_a_later_time_is_not_carried_and_holds_no_other_one():
 
 def test_timings_name_every_stage():
     report = engine(clock=Clock(step_s=0.001)).step(observation())
-    assert set(report.timings_ms) == {"stop", "plan", "guard", "total"}
-    assert report.timings_ms["total"] == pytest.approx(3.0)
+    times_ms, stages = report.timings_ms, {"generate", "select", "repair", "finish"}
+    assert set(times_ms) == {"stop", *stages, "plan", "guard", "total"}
+    assert [times_ms[stage] for stage in stages] == pytest.approx(4 * [1.0])
+    assert times_ms["plan"] >= 4.0
+    assert times_ms["total"] == pytest.approx(times_ms["stop"] + times_ms["plan"] + times_ms["guard"])
 
 
 def test_stop_without_an_observation_gives_the_reason():

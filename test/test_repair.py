@@ -40,6 +40,11 @@ def straight(speed=8.0, left=0.0):
     return LAYOUT.encode(np.stack([0.5 * speed * EVEN[:, 0], np.full(8, left)], axis=1))
 
 
+def moving(speed_mps):
+    """Points (8, 2) straight on at a constant speed."""
+    return np.column_stack([0.5 * speed_mps * EVEN[:, 0], np.zeros(8)])
+
+
 def context_of(scene, **changes):
     return SafetyContext(scene, config(**changes))
 
@@ -318,21 +323,18 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
 def led_back(points, safety_context):
     """The path back to the route, the plan (8, 2) itself where there is none."""
     back = return_to_route(points, safety_context)
-    return points if back is None else back.points[0]
+    return points if back is None else back
 
 
 def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_unknown():
     """A safe plan creeps on 4 m off the route."""
     speed_mps = 1.8
     off_lane = {"route": straight_route(left=4.0), "agents": Agents.none()}
-    ahead = straight(speed_mps)
+    ahead = moving(speed_mps)
     safety_context = context_of(observation(speed_mps, **off_lane))
-    repair = repaired(ahead, safety_context)
-    assert (repair.safe, repair.iterations) == (True, 1)
-    assert abs(repair.points[-1, 1] - 4.0) < 0.5
-    assert assess(safety_context, evaluate(safety_context, repair.points[None])).sound.all()
-    np.testing.assert_allclose(plain(repair.ids[None])[0], repair.points, atol=0.16)
-    assert led_back(plain(ahead[None])[0], safety_context)[-1, 1] == pytest.approx(repair.points[-1, 1], abs=0.3)
+    back = led_back(ahead, safety_context)
+    assert abs(back[-1, 1] - 4.0) < 0.5
+    assert assess(safety_context, evaluate(safety_context, back[None])).sound.all()
 
     left_alone = (
         observation(speed_mps, route=straight_route(left=1.9), agents=Agents.none()),  # still off its lane
@@ -341,14 +343,14 @@ def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_
         observation(speed_mps, route=straight_route(left=4.0), agents=cars((6, 4, 0, 0), (14, 4, 0, 0), (22, 4, 0, 0))),
     )
     for scene in left_alone:
-        np.testing.assert_array_equal(repaired(ahead, context_of(scene)).ids, ahead)
-    turned_back = LAYOUT.encode(np.concatenate([0.5 * speed_mps * EVEN, 0.3 * EVEN], axis=1))
-    np.testing.assert_array_equal(repaired(turned_back, safety_context).ids, turned_back)
+        np.testing.assert_array_equal(led_back(ahead, context_of(scene)), ahead)
+    turned_back = np.concatenate([0.5 * speed_mps * EVEN, 0.3 * EVEN], axis=1)
+    np.testing.assert_array_equal(led_back(turned_back, safety_context), turned_back)
 
 
 def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
     """2 m off the route and turned 70 degrees away from it; its planner drives straight on wherever it is."""
-    route, ego, ahead = straight_route(), ego_at_speed(np.array([0.0, -2.0, -1.2]), 1.5), plain(straight(1.5)[None])[0]
+    route, ego, ahead = straight_route(), ego_at_speed(np.array([0.0, -2.0, -1.2]), 1.5), moving(1.5)
     left_m = []
     for step in range(150):
         here = geometry.compose(geometry.invert(ego.map_from_ego), route)
@@ -365,7 +367,7 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
 def test_the_path_back_is_driven_at_walking_pace_unless_an_agent_is_there():
     """A car at 1 m/s, 2 m off its route, whose plan goes on at that speed."""
     route = {"route": straight_route(left=2.5), "traffic_lights": NO_LIGHTS}
-    creeping = plain(straight(1.0)[None])[0]
+    creeping = moving(1.0)
     free = led_back(creeping, context_of(observation(1.0, agents=Agents.none(), **route)))
     steps_mps = np.hypot(*np.diff(free, axis=0).T) / 0.5
     assert free[-1, 1] > 2.0
@@ -387,11 +389,6 @@ def test_the_path_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_bra
 
 
 # --- repair without tokens --------------------------------------------------------------------------------------------
-
-
-def moving(speed_mps):
-    """Points (8, 2) straight on at a constant speed."""
-    return np.column_stack([0.5 * speed_mps * EVEN[:, 0], np.zeros(8)])
 
 
 def decelerations(points, speed_mps):

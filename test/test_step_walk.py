@@ -19,7 +19,7 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 
 PACKAGE = Path(reflectdrive_ros.__file__).parent
 ROOMS = ("planning", "scoring", "runtime")
-RETURNS_MAX = {"route_follower": 10, "reflectdrive2": 45}
+RETURNS_MAX = {"route_follower": 35, "reflectdrive2": 45}
 
 
 def file_of(frame):
@@ -115,13 +115,14 @@ def walks(network):
 
 @pytest.mark.parametrize("planner", RETURNS_MAX)
 def test_a_step_comes_back_to_few_files_that_it_had_left(walks, planner):
-    """Of route_follower: stop plan, planner, guard, safety check; reflectdrive2 has choice, repair and network too."""
+    """Of route_follower: stop plan, generator, stages of the pipeline, guard, safety check; reflectdrive2 has a network
+    and its choice of goals too."""
     for calls, _ in walks[planner]:
         pairs = returns(calls)
         assert len(pairs) <= RETURNS_MAX[planner], pairs
 
 
-@pytest.mark.parametrize(("planner", "most"), [("route_follower", 6), ("reflectdrive2", 30)])
+@pytest.mark.parametrize(("planner", "most"), [("route_follower", 25), ("reflectdrive2", 30)])
 def test_files_have_few_callers_beyond_the_one_that_opened_them(walks, planner, most):
     """The second number includes the inside of the driving score and of the network's backend."""
     assert max(further_callers(calls) for calls, _ in walks[planner]) <= most
@@ -129,8 +130,8 @@ def test_files_have_few_callers_beyond_the_one_that_opened_them(walks, planner, 
 
 @pytest.mark.parametrize("planner", ["route_follower", "reflectdrive2"])
 def test_no_two_files_of_planning_and_scoring_call_each_other(walks, planner):
-    """A step goes down from the engine to the recipe to its checks. Callables that are handed in (a clock, a graph's
-    backend) belong to `runtime`."""
+    """A step goes down from the engine to the pipeline, its generator and its checks. Callables that are handed in (a
+    clock, a graph's backend) belong to `runtime`."""
     for calls, _ in walks[planner]:
         pairs = {(caller, callee) for caller, _, callee, _ in calls}
         mutual = {pair for pair in pairs if pair[::-1] in pairs and "runtime" not in (pair[0] + pair[1])}

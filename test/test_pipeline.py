@@ -1,0 +1,380 @@
+"""What the pipeline makes of the plans of a generator: varied where that scores better, repaired where none is safe."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rubber_band import LAYOUT, redraw, strip_grid
+from scenes import NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, straight_route
+
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.core.domain import Agents, StepKind
+from reflectdrive_ros.planning import pipeline
+from reflectdrive_ros.planning.candidates import Candidates, TokenPlans, of_trajectories
+from reflectdrive_ros.planning.generators import GENERATORS
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
+from reflectdrive_ros.planning.postprocess.waypoints import trajectories, waypoint_poses, waypoints
+from reflectdrive_ros.scoring.safety import SAFE, SafetyContext
+from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
+
+TIMES_S = 0.5 * np.arange(1, 9)
+OFF = {"pipeline__vary": False, "pipeline__select": False, "pipeline__repair": False}
+CAR = VehicleConfig()
+FRONT_M = CAR.rear_axle_to_center_m + 0.5 * CAR.length_m
+ROAD = strip_grid(5.5)
+
+
+def moving(speed_mps, braking_mps2=0.0, left_m=0.0):
+    """Points (8, 2) straight on, `left_m` to the left from the first on, at a speed with constant braking."""
+    braked_s = np.minimum(TIMES_S, speed_mps / braking_mps2) if braking_mps2 else TIMES_S
+    return np.stack([speed_mps * braked_s - 0.5 * braking_mps2 * braked_s**2, np.full(8, left_m)], axis=1)
+
+
+STOP = moving(8.0, 4.0)
+
+
+def proposing(*plans, log_probs=None, **more):
+    """A generator that always proposes plans (8, 2)."""
+    log_probs = np.zeros(len(plans)) if log_probs is None else np.array(log_probs)
+    return lambda state, scene, planner_context: Candidates(np.stack(plans), log_probs, **more)
+
+
+def known(speed_mps=8.0, *rows, **more):
+    """A scene in which agents, traffic lights and the edge of the road are known."""
+    return observation(speed_mps, **{"agents": cars(*rows), "traffic_lights": NO_LIGHTS, "drivable": ROAD, **more})
+
+
+BEHIND = known(8.0, (16.0, 0.0, 0.0, 6.0))  # a plan at 8 m/s is safe for 4 s, and less than 1 s from a collision then
+
+
+def planned(generate, scene, state=None, **changes):
+    return pipeline.plan(generate, state or PlannerState(), scene, PlannerContext(config(**changes)))[1]
+
+
+def end_m(plan):
+    return plan.trajectory.poses[-1, 0]
+
+
+def is_safe(plan):
+    return plan.check.unsafe_after_s is None
+
+
+# --- what is left as it is --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("speed_mps", [0.0, 1.0, 3.0, 8.0, 13.0])
+def test_on_a_free_road_the_plan_is_unchanged(speed_mps):
+    points = moving(speed_mps)
+    plan = planned(proposing(points), known(speed_mps))
+    assert (plan.change, plan.check.repairs) == ("", 0)
+    np.testing.assert_allclose(waypoints(plan.trajectory), points, atol=1e-6)
+
+
+def test_a_car_that_starts_on_a_free_road_starts_as_its_plan_says():
+    points = np.stack([0.5 * TIMES_S**2, np.zeros(8)], axis=1)
+    plan = planned(proposing(points), known(0.0))
+    assert (plan.change, plan.check.repairs) == ("", 0)
+    np.testing.assert_allclose(waypoints(plan.trajectory), points, atol=0.05)
+
+
+def test_with_all_stages_off_a_plan_is_the_generators_own_however_unsafe():
+    (trajectory,) = trajectories(moving(8.0)[None], 8.0, 0.1)
+    plan = planned(lambda *_: of_trajectories((trajectory,)), known(8.0, (20.0, 0.0, 0.0, 0.0)), **OFF)
+    assert plan.trajectory is trajectory
+    assert (plan.change, plan.check.repairs) == ("", 0)
+    assert not is_safe(plan)  # and it is said
+
+
+@pytest.mark.parametrize("name", ["constant_velocity", "route_follower"])
+def test_with_all_stages_off_a_baseline_is_its_own(name):
+    scene = known(8.0, (40.0, 0.0, 0.0, 0.0))
+    own = GENERATORS[name].generate(PlannerState(), scene, PlannerContext(config())).trajectories[0]
+    np.testing.assert_array_equal(planned(GENERATORS[name].generate, scene, **OFF).trajectory.poses, own.poses)
+
+
+@pytest.mark.parametrize("unknown", ["agents", "traffic_lights"])
+def test_without_agents_or_lights_nothing_is_varied(unknown):
+    """The same scene and plan in which a slower plan is chosen where both are known."""
+    generate = proposing(moving(8.0))
+    assert "slower" in planned(generate, BEHIND).change
+    assert planned(generate, replace(BEHIND, **{unknown: None})).change == ""
+
+
+def test_a_lite_step_keeps_the_profile():
+    full, lite = (planned(proposing(moving(8.0), step=step), BEHIND) for step in (StepKind.FULL, StepKind.LITE))
+    assert full.change
+    assert not lite.change
+    assert is_safe(lite)
+    np.testing.assert_allclose(waypoints(lite.trajectory), moving(8.0), atol=1e-6)
+
+
+# --- vary and select --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gap_m", "lead_mps"), [(10.0, 4.0), (9.7, 6.0), (14.0, 5.0)])
+def test_behind_a_slower_car_the_plan_is_slower_and_says_so(gap_m, lead_mps):
+    scene = known(8.0, (FRONT_M + gap_m + 2.25, 0.0, 0.0, lead_mps))
+    plan = planned(proposing(moving(8.0)), scene)
+    assert "m/s^2 slower" in plan.change
+    assert plan.check.repairs == 0
+    assert is_safe(plan)
+    assert end_m(plan) < 31.0
+    assert np.abs(plan.trajectory.poses[:, 1]).max() < 1.0
+    unvaried = planned(proposing(moving(8.0)), scene, pipeline__vary=False, pipeline__repair=False)
+    assert unvaried.change == ""
+    assert end_m(unvaried) == pytest.approx(32.0, abs=0.1)
+
+
+def test_a_plan_is_varied_sideways_only_where_the_edge_of_the_road_is_known():
+    """A parked car stands half a metre from the side of the plan's car."""
+    scene = known(8.0, (22.0, -2.3, 0.0, 0.0))
+    changes = [planned(proposing(moving(8.0)), each).change for each in (scene, replace(scene, drivable=None))]
+    assert "right" not in changes[0]
+    assert "left" not in changes[1]
+    assert "right" not in changes[1]
+
+
+def test_a_car_that_a_small_offset_clears_is_passed_and_not_waited_for():
+    """A parked car overlaps the path of the plan by 5 cm."""
+    scene = known(8.0, (22.0, -(0.5 * (CAR.width_m + 1.9) - 0.05), 0.0, 0.0))
+    plan = planned(proposing(moving(8.0)), scene)
+    assert "to the left" in plan.change
+    assert is_safe(plan)
+    assert plan.check.repairs == 0
+    assert end_m(plan) > 22.0
+    assert planned(proposing(moving(8.0)), scene, pipeline__vary=False).check.repairs > 0
+
+
+def test_a_safe_candidate_is_driven_and_nothing_repaired():
+    scene = known(8.0, (24.0, 0.0, 0.0, 0.0))
+    for unknown in ({}, {"traffic_lights": None}):
+        plan = planned(proposing(moving(8.0), STOP), replace(scene, **unknown), pipeline__vary=False)
+        np.testing.assert_allclose(waypoints(plan.trajectory), STOP, atol=0.1)
+        assert plan.check.repairs == 0
+        assert is_safe(plan)
+        assert len(plan.candidates) == 1
+        np.testing.assert_allclose(waypoints(plan.candidates[0]), moving(8.0), atol=1e-6)
+        assert plan.scores[0] > plan.scores[1] == 0.0
+
+
+def test_of_equally_safe_candidates_the_score_decides_with_the_probability():
+    slow, fast = moving(8.0, 1.0), moving(8.0)
+    for log_probs, chosen in (((0.0, 0.0), fast), ((0.0, -9.0), slow)):
+        plan = planned(proposing(slow, fast, log_probs=log_probs), known(8.0), pipeline__vary=False)
+        np.testing.assert_allclose(waypoints(plan.trajectory), chosen, atol=1e-6)
+
+
+def test_where_the_score_does_not_know_what_a_plan_waits_for_the_generators_first_is_driven():
+    slow, fast = moving(8.0, 1.0), moving(8.0)
+    for changes in ({"traffic_lights": None}, {"agents": None}, {"route": np.zeros((0, 3))}):
+        plan = planned(proposing(slow, fast), known(8.0, **changes))
+        np.testing.assert_allclose(waypoints(plan.trajectory), slow, atol=1e-6)
+    off = planned(proposing(slow, fast), known(8.0), pipeline__select=False)
+    np.testing.assert_allclose(waypoints(off.trajectory), slow, atol=1e-6)
+
+
+def test_the_further_candidates_follow_by_their_score():
+    plan = planned(proposing(*(moving(8.0, braking) for braking in (3.0, 0.0, 2.0, 1.0))), known(8.0))
+    assert len(plan.candidates) == 3
+    assert list(plan.scores[1:]) == sorted(plan.scores[1:], reverse=True)
+    ends = [each.poses[-1, 0] for each in plan.candidates]
+    assert ends == sorted(ends, reverse=True)
+
+
+# --- repair -----------------------------------------------------------------------------------------------------------
+
+REPAIR_ONLY = {"pipeline__vary": False, "pipeline__select": False}
+
+
+@pytest.mark.parametrize("settings", [REPAIR_ONLY, {}], ids=["repair", "all"])
+@pytest.mark.parametrize("rear_m", [16.0, 20.0, 26.0, 32.0])
+def test_an_unsafe_plan_becomes_a_safe_one_that_stops_before_the_car_ahead(rear_m, settings):
+    scene = known(8.0, (rear_m + 2.25, 0.0, 0.0, 0.0))
+    assert not is_safe(planned(proposing(moving(8.0)), scene, **OFF))
+    plan = planned(proposing(moving(8.0)), scene, **settings)
+    assert is_safe(plan)
+    assert end_m(plan) + FRONT_M < rear_m
+    if settings:
+        assert plan.check.repairs == 1
+
+
+@pytest.mark.parametrize("settings", [REPAIR_ONLY, {}], ids=["repair", "all"])
+def test_braking_is_gentle_where_that_is_enough(settings):
+    """The car ahead drives half as fast, 20 m ahead: less than 1 m/s^2 is required."""
+    scene = known(10.0, (FRONT_M + 12.0 + 2.25, 0.0, 0.0, 5.0))
+    assert not is_safe(planned(proposing(moving(10.0)), scene, **OFF))
+    plan = planned(proposing(moving(10.0)), scene, **settings)
+    assert is_safe(plan)
+    assert kinematics.accelerations(plan.trajectory).min() > -3.2
+    assert kinematics.speeds(plan.trajectory)[-1] > 1.0
+
+
+def test_a_plan_that_leaves_the_road_is_not_driven():
+    leaving = np.stack([4.0 * np.arange(1, 9), 0.12 * np.arange(1, 9) ** 2], axis=1)
+    scene = known(8.0, drivable=strip_grid(3.0))
+    assert not is_safe(planned(proposing(leaving), scene, **OFF))
+    assert is_safe(planned(proposing(leaving), scene))
+
+
+def test_with_repair_off_an_unsafe_plan_is_driven_and_called_unsafe():
+    plan = planned(proposing(moving(8.0)), known(8.0, (14.0, 0.0, 0.0, 0.0)), pipeline__repair=False)
+    assert not is_safe(plan)
+    assert plan.check.repairs == 0
+
+
+def test_where_nothing_is_known_nothing_is_repaired_and_the_check_says_so():
+    plan = planned(proposing(moving(8.0)), observation(8.0))
+    assert plan.check.repairs == 0
+    assert str(plan.check) == "unchecked: no objects, no drivable space"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.floats(0.0, 14.0),
+    st.floats(-1.5, 3.0),
+    st.lists(st.tuples(st.floats(6, 50), st.floats(-6, 6), st.floats(-3.1, 3.1), st.floats(0, 9)), max_size=4),
+    st.sampled_from([2.0, 4.0, None]),
+    st.booleans(),
+)
+def test_a_safe_plan_never_becomes_an_unsafe_one(speed_mps, braking_mps2, others, half_width_m, with_lights):
+    scene = known(
+        speed_mps,
+        *others,
+        drivable=None if half_width_m is None else strip_grid(half_width_m),
+        traffic_lights=NO_LIGHTS if with_lights else None,
+    )
+    points = np.maximum(speed_mps * TIMES_S - 0.5 * braking_mps2 * TIMES_S**2, 0.0)
+    generate = proposing(np.stack([np.maximum.accumulate(points), np.zeros(8)], axis=1))
+    if is_safe(planned(generate, scene, **OFF)):
+        assert is_safe(planned(generate, scene))
+
+
+def test_a_car_that_creeps_away_from_its_route_is_led_back():
+    scene = observation(1.8, route=straight_route(left=4.0), agents=Agents.none())
+    plan = planned(proposing(moving(1.8)), scene)
+    assert plan.check.repairs == 1
+    assert plan.trajectory.poses[-1, 1] > 3.0
+    off = planned(proposing(moving(1.8)), scene, pipeline__repair=False)
+    np.testing.assert_allclose(waypoints(off.trajectory), moving(1.8), atol=1e-6)
+
+
+# --- ten times a second ----------------------------------------------------------------------------------------------
+
+
+def drive(generate, lead_mps, seconds, gap_m=20.0, speed_mps=8.0):
+    """(T,) speeds of the ego and gaps to a car ahead on a straight road, the pipeline stepped every 0.1 s."""
+    ego, state, speeds_mps, gaps_m = ego_at_speed(np.zeros(3), speed_mps), PlannerState(), [], []
+    planner_context = PlannerContext(config())
+    lead_x = FRONT_M + gap_m + 2.25
+    for step in range(round(10 * seconds)):
+        stamp_ns = (step + 10) * SECOND_NS // 10
+        here = geometry.compose(geometry.invert(ego.map_from_ego), np.array([[lead_x, 0.0, 0.0]]))
+        route = geometry.compose(geometry.invert(ego.map_from_ego), straight_route(length=500.0))
+        agents = replace(cars((0.0, 0.0, 0.0, lead_mps)), poses=here)
+        scene = observation(ego.speed_mps, route, agents, stamp_ns, traffic_lights=NO_LIGHTS)
+        scene = replace(scene, ego=ego.state(stamp_ns))
+        state, plan = pipeline.plan(generate, state, scene, planner_context)
+        ego = step_ego(ego, plan, stamp_ns, CAR)
+        lead_x += 0.1 * lead_mps
+        speeds_mps.append(ego.speed_mps)
+        gaps_m.append(lead_x - 2.25 - ego.map_from_ego[0] - FRONT_M)
+    return np.array(speeds_mps), np.array(gaps_m)
+
+
+def towards(limit_mps):
+    """A generator that knows no others: it accelerates or brakes to a speed."""
+
+    def generate(state, scene, planner_context):
+        speeds_mps = scene.ego.speed_mps + np.clip(limit_mps - scene.ego.speed_mps, -1.5 * TIMES_S, 1.5 * TIMES_S)
+        along = 0.25 * (speeds_mps + np.append(scene.ego.speed_mps, speeds_mps[:-1]))
+        return Candidates(np.stack([np.cumsum(along), np.zeros(8)], axis=1)[None], np.zeros(1))
+
+    return generate
+
+
+def test_a_generator_that_knows_no_others_follows_a_slower_car():
+    speeds_mps, gaps_m = drive(towards(8.0), lead_mps=5.0, seconds=20.0)
+    assert gaps_m.min() > 0.5
+    assert speeds_mps[-50:].mean() == pytest.approx(5.0, abs=1.0)
+    assert gaps_m[-1] < 40.0
+
+
+def test_a_generator_that_knows_no_others_stops_behind_a_standing_car_and_not_far_from_it():
+    speeds_mps, gaps_m = drive(towards(8.0), lead_mps=0.0, seconds=15.0, gap_m=30.0)
+    assert gaps_m.min() > 0.2
+    assert speeds_mps[-1] < 0.2
+    assert gaps_m[-1] < 10.0
+
+
+def test_a_car_starts_again_when_the_one_ahead_is_gone():
+    speeds_mps, _ = drive(towards(8.0), lead_mps=12.0, seconds=8.0, gap_m=3.0, speed_mps=0.0)
+    assert speeds_mps[-1] > 6.0
+
+
+# --- what the plan and the state say ----------------------------------------------------------------------------------
+
+
+def tokens_of(*plans):
+    ids = LAYOUT.encode(np.stack(plans))
+    return TokenPlans(ids, LAYOUT.decode(ids), LAYOUT, redraw)
+
+
+def test_the_tokens_are_those_that_the_network_wrote_for_the_selected_candidate():
+    blocked = known(8.0, (20.0, 0.0, 0.0, 0.0))
+    tokens = tokens_of(moving(8.0), STOP)
+    varied = planned(proposing(moving(8.0), tokens=tokens_of(moving(8.0))), BEHIND)
+    assert varied.change
+    assert varied.tokens.tolist() == tokens.ids[0].tolist()
+    repaired = planned(proposing(moving(8.0), tokens=tokens_of(moving(8.0))), blocked, **REPAIR_ONLY)
+    assert repaired.check.repairs > 0
+    assert is_safe(repaired)
+    assert repaired.tokens.tolist() == tokens.ids[0].tolist()
+    second = planned(proposing(moving(8.0), STOP, tokens=tokens), blocked, pipeline__vary=False)
+    assert second.check.repairs == 0
+    assert second.tokens.tolist() == tokens.ids[1].tolist()
+    assert planned(proposing(moving(8.0)), BEHIND).tokens is None
+
+
+def test_headings_of_the_generator_are_kept_where_its_plan_is():
+    turned = np.full((1, 8), 0.05)
+    kept, path = (planned(proposing(moving(8.0), headings=turned), scene).trajectory for scene in (known(8.0), BEHIND))
+    assert kept.poses[-1, 2] == pytest.approx(0.05)
+    assert path.poses[-1, 2] == pytest.approx(0.0, abs=0.02)
+
+
+def test_the_state_has_the_plan_the_memory_the_notes_and_the_times_of_the_stages():
+    generate = proposing(
+        moving(8.0), memory="mine", notes=("a camera is black",), full_step_reason="a full step is due"
+    )
+    planner_context = PlannerContext(config(), clock=Clock(step_s=0.002))
+    state, plan = pipeline.plan(generate, PlannerState(), known(8.0), planner_context)
+    assert state.previous is plan
+    assert (state.memory, state.notes) == ("mine", ("a camera is black",))
+    assert state.full_step_reason == "a full step is due"
+    assert dict(state.stage_ms) == pytest.approx({"generate": 2.0, "select": 2.0, "repair": 2.0, "finish": 2.0})
+
+
+def test_a_generator_that_cannot_plan_says_so():
+    def generate(state, scene, planner_context):
+        raise PlanningError("there is no road")
+
+    with pytest.raises(PlanningError, match="there is no road"):
+        planned(generate, known(8.0))
+
+
+@pytest.mark.parametrize("shape", [(0, 8, 2), (8, 2), (1, 8, 3)])
+def test_candidates_of_another_shape_are_refused(shape):
+    with pytest.raises(ValueError, match=r"expected \(M, 8, 2\) with M >= 1"):
+        Candidates(np.zeros(shape), np.zeros(shape[0]))
+
+
+def test_the_options_that_are_driven_are_safe_as_planned():
+    """What the guard checks is what the pipeline checked: the poses of the plan through the chosen points."""
+    scene = known(8.0, (18.0, 0.0, 0.0, 4.0))
+    safety_context = SafetyContext(scene, config())
+    plan = planned(proposing(moving(8.0)), scene)
+    poses = waypoint_poses(waypoints(plan.trajectory)[None], safety_context.road)
+    assert pipeline.planned_safety(safety_context, poses, exact=True).worst[0] >= SAFE
