@@ -9,11 +9,13 @@ from ..core.config import DENOISER_PLANNERS, Config, ConfigError
 from ..core.domain import Observation, Trajectory
 from ..core.recipe_config import DecodingConfig
 from . import constant_velocity, drivefine, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
+from .generators import idm_proposals
 from .planner import Planner, PlannerContext
 
 PLANNERS: dict[str, Planner] = {
     "constant_velocity": constant_velocity.plan,
     "route_follower": route_follower.plan,
+    "idm_proposals": idm_proposals.plan,
 }
 CAMERA_FREE = (*PLANNERS, *sorted(DENOISER_PLANNERS))  # they use no images, so none need be rendered or read
 VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes with their lights, and history; others pay nothing

@@ -1,0 +1,60 @@
+"""Proposals of the Intelligent Driver Model, after PDM-Closed.
+
+D. Dauner, M. Hallgarten, A. Geiger, K. Chitta: Parting with Misconceptions about Learning-based Vehicle Motion Planning
+(CoRL 2023). Rollouts along the route for five target speeds and three lateral offsets: slower in curves, behind the
+lead vehicle at its constant velocity, stopping at closed stop lines and at the end of the route. No network.
+
+It differs from the paper where that makes the plans drivable: target speeds below the present one are approached at a
+comfortable deceleration, curves and traffic lights slow the rollouts down, offsets are reached along a smooth path, and
+agents that enter the path are anticipated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...core.domain import PLAN_DT_S, Array, Observation, Plan, Trajectory
+from ..assessment import score_candidates
+from ..candidates import Candidates
+from ..idm import IDM_COMFORTABLE_BRAKING_MPS2, rollouts
+from ..planner import PlannerContext, PlannerState, can_score
+from ..postprocess.waypoints import HORIZON_S, POINT_DT_S
+
+SPEED_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the speed limit
+OFFSETS_M = (0.0, 1.0, -1.0)  # from the route, left positive
+
+
+def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
+    """The 15 proposals; first that on the route at the speed limit. Raises PlanningError where there is no route."""
+    poses = rollouts(
+        observation,
+        planner_context.config.vehicle,
+        HORIZON_S,
+        np.array(OFFSETS_M),
+        target_speeds(max(observation.ego.speed_mps, 0.0), observation.speed_limit_mps),
+        planner_context.safety_context(observation).limits,
+    ).reshape(len(OFFSETS_M) * len(SPEED_SHARES), -1, 3)
+    every = round(POINT_DT_S / PLAN_DT_S)
+    return Candidates(
+        points=poses[:, every - 1 :: every, :2],
+        log_probs=np.zeros(len(poses)),
+        trajectories=tuple(Trajectory(each, PLAN_DT_S) for each in poses),
+    )
+
+
+def target_speeds(speed_mps: float, limit_mps: float) -> Array:
+    """(S, T) m/s by target speed and interval: a lower speed than the present is reached by comfortable braking."""
+    braking_mps = speed_mps - IDM_COMFORTABLE_BRAKING_MPS2 * PLAN_DT_S * np.arange(round(HORIZON_S / PLAN_DT_S))
+    return np.maximum(limit_mps * np.array(SPEED_SHARES)[:, None], braking_mps)
+
+
+def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
+    """The proposal with the best forecast score."""
+    candidates = generate(state, observation, planner_context)
+    best = 0
+    if can_score(observation):
+        scores = score_candidates(planner_context.safety_context(observation), candidates.points)
+        best = scores.best(np.zeros(len(candidates.points)))
+    assert candidates.trajectories is not None
+    new_plan = Plan(observation.stamp_ns, observation.ego.map_from_ego, candidates.trajectories[best])
+    return PlannerState(previous=new_plan), new_plan
