@@ -44,13 +44,6 @@ class Leads:
     speeds_mps: Array  # (A, T) along the path
     blocks: Array  # (P, A, T) bool
 
-    @staticmethod
-    def of_paths(each: list[tuple[Array, Array, Array]]) -> Leads:
-        """The leads of several paths, from `others_on_path` of each: an agent on two paths counts as two."""
-        rear_m, speeds_mps, blocked = (np.concatenate(part) for part in zip(*each, strict=True))
-        path = np.repeat(np.arange(len(each)), [len(rear) for rear, _, _ in each])
-        return Leads(rear_m, speeds_mps, (np.arange(len(each))[:, None] == path)[..., None] & blocked)
-
 
 def rollouts(
     observation: Observation,
@@ -75,8 +68,7 @@ def rollouts(
         [curve_speeds(*path, max_lateral_mps2, observation.speed_limit_mps) for path in zip(paths, along, strict=True)]
     )
     allowed_mps = np.minimum(allowed_mps, limits.allowed_speeds(np.array(along), PLAN_DT_S))
-    others, steps = observation.others, targets_mps.shape[1]
-    leads = Leads.of_paths([others_on_path(path, others, vehicle, PLAN_DT_S, steps) for path in paths])
+    leads = leads_on_paths(paths, observation.others, vehicle, targets_mps.shape[1])
     # the rear axle stops at the goal itself
     end_m = route_left_m + (IDM_MIN_GAP_M if observation.route_ends else 0.0)
     reached = drive(
@@ -152,19 +144,23 @@ def drive(
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     rear_m = -0.5 * vehicle.length_m
     path, last = np.arange(len(targets_mps)), allowed_mps.shape[1] - 1
+    rears_m = np.where(leads.blocks, leads.rear_m, np.inf).transpose(2, 0, 1).copy()  # (T, P, A)
     lead_mps = np.concatenate([leads.speeds_mps, np.zeros((len(walls_m), targets_mps.shape[1]))])
+    gap = np.empty((len(path), len(lead_mps)))
+    to_agents, to_walls = gap[:, : rears_m.shape[2]], gap[:, rears_m.shape[2] :]
     distance, speed = np.zeros(len(path)), np.full(len(path), max(speed_mps, 0.0))
     distances = np.empty(targets_mps.shape)
     for k in range(targets_mps.shape[1]):
-        gap = leads.rear_m[:, k] - (distance + front_m)[:, None]
+        np.subtract(rears_m[k], (distance + front_m)[:, None], out=to_agents)
         # an agent whose rear is level with our rear axle is alongside or behind us, not ahead
-        gap[~(leads.blocks[:, :, k] & (gap > rear_m))] = np.inf
+        to_agents[to_agents <= rear_m] = np.inf
+        np.subtract(walls_m, distance[:, None], out=to_walls)  # the end of the route is a wall
         soon = distance + SETTLE_S * speed  # the speed limit there applies now, because following it has the same lag
         desired = np.minimum(allowed_mps[path, np.minimum((soon / PATH_STEP_M).astype(int), last)], targets_mps[:, k])
         slowest = kinematics.idm_acceleration(
             speed[:, None],
             desired[:, None],
-            np.concatenate([gap, walls_m - distance[:, None]], axis=1),  # the end of the route is a wall
+            gap,
             lead_mps[:, k],
             max_acceleration_mps2=IDM_MAX_ACCELERATION_MPS2,
             comfortable_braking_mps2=IDM_COMFORTABLE_BRAKING_MPS2,
@@ -173,55 +169,66 @@ def drive(
         ).min(axis=1)
         # the driver model is lenient above its desired speed; a curve is not
         slowest = np.where(speed > desired, np.minimum(slowest, (desired - speed) / SETTLE_S), slowest)
-        acceleration = np.clip(slowest, -3.0 * IDM_COMFORTABLE_BRAKING_MPS2, IDM_MAX_ACCELERATION_MPS2)
-        stops = speed + acceleration * PLAN_DT_S < 0.0  # within the interval
-        to_stop_m = -0.5 * np.float_power(speed, 2) / np.where(stops, acceleration, -1.0)
-        distance = distance + np.where(stops, to_stop_m, speed * PLAN_DT_S + 0.5 * acceleration * PLAN_DT_S**2)
-        speed = np.maximum(speed + acceleration * PLAN_DT_S, 0.0)
+        acceleration = np.minimum(np.maximum(slowest, -3.0 * IDM_COMFORTABLE_BRAKING_MPS2), IDM_MAX_ACCELERATION_MPS2)
+        after = speed + acceleration * PLAN_DT_S
+        step_m = speed * PLAN_DT_S + 0.5 * acceleration * PLAN_DT_S**2
+        if (after < 0.0).any():  # stops within the interval
+            to_stop_m = -0.5 * np.float_power(speed, 2) / np.minimum(acceleration, -1e-9)
+            step_m = np.where(after < 0.0, to_stop_m, step_m)
+        distance = distance + step_m
+        speed = np.maximum(after, 0.0)
         distances[:, k] = distance
     return distances
 
 
-def near_path(path: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
-    """(A,) whether an agent (poses (A, T, 3)) ever comes close enough to the path for an exact test."""
-    thinned = path[:: max(1, round(THINNED_M / PATH_STEP_M)), :2]
-    distance_m = np.hypot(*(poses[:, :, None, :2] - thinned).transpose(3, 0, 1, 2)).min(axis=(1, 2))
-    return np.asarray(distance_m < THINNED_M + 0.5 * np.hypot(*sizes.T) + vehicle.width_m)
-
-
-def others_on_path(
-    path: Array, agents: Agents | None, vehicle: VehicleConfig, dt_s: float, steps: int
-) -> tuple[Array, Array, Array]:
-    """For each agent (A) and interval (T): arc length of its rear, its speed along the path, whether it blocks the
-    path.
+def leads_on_paths(paths: Array, agents: Agents | None, vehicle: VehicleConfig, steps: int) -> Leads:
+    """The agents that block each of the paths (P, L, 3) in `steps` intervals; one on two paths counts twice.
 
     Unknown agents (None) count as an empty road here; the diagnostics report that nothing was checked.
     """
     if agents is None or len(agents) == 0:
-        return np.zeros((0, steps)), np.zeros((0, steps)), np.zeros((0, steps), bool)
-    coarse = np.arange(0.0, dt_s * steps + AGENT_STEP_S, AGENT_STEP_S)
+        return Leads(np.zeros((0, steps)), np.zeros((0, steps)), np.zeros((len(paths), 0, steps), bool))
+    coarse = np.arange(0.0, PLAN_DT_S * steps + AGENT_STEP_S, AGENT_STEP_S)
     forecast = kinematics.forecast(agents, AGENT_STEP_S, len(coarse) - 1)
-    near = near_path(path, forecast.poses, agents.sizes, vehicle)
+    near = near_paths(paths, forecast.poses, agents.sizes, vehicle)
     poses, sizes = forecast.poses[near], agents.sizes[near]
-    along, offset = geometry.project(path, poses[..., :2].reshape(-1, 2))
-    along, offset = along.reshape(poses.shape[:2]), offset.reshape(poses.shape[:2])
-    turn = poses[..., 2] - geometry.sample(path, along.ravel())[:, 2].reshape(along.shape)
-    half_length = 0.5 * (sizes[:, :1] * np.abs(np.cos(turn)) + sizes[:, 1:] * np.abs(np.sin(turn)))
-    half_width = 0.5 * (sizes[:, :1] * np.abs(np.sin(turn)) + sizes[:, 1:] * np.abs(np.cos(turn)))
+    along, offset, heading = (np.empty((len(paths), *poses.shape[:2])) for _ in range(3))
+    for index, path in enumerate(paths):
+        projected = geometry.project(path, poses[..., :2].reshape(-1, 2))
+        along[index], offset[index] = (each.reshape(poses.shape[:2]) for each in projected)
+        heading[index] = geometry.sample(path, along[index].ravel())[:, 2].reshape(poses.shape[:2])
+    turn = poses[..., 2] - heading
+    cos, sin = np.abs(np.cos(turn)), np.abs(np.sin(turn))
+    half_length = 0.5 * (sizes[:, :1] * cos + sizes[:, 1:] * sin)
+    half_width = 0.5 * (sizes[:, :1] * sin + sizes[:, 1:] * cos)
     in_path = np.abs(offset) < half_width + 0.5 * vehicle.width_m + IDM_LANE_MARGIN_M
-    speed = np.gradient(along, AGENT_STEP_S, axis=1)
 
-    times_s = dt_s * np.arange(steps)  # IDM reacts to where others are at the start of each interval
-    interpolated = [
-        np.array([np.interp(times_s, coarse, row) for row in table]) for table in (along - half_length, speed)
-    ]
-    blocked = in_path[:, np.minimum((times_s / AGENT_STEP_S).round().astype(int), len(coarse) - 1)]
-    rear, speeds = (table.reshape(len(poses), steps) for table in interpolated)
+    times_s = PLAN_DT_S * np.arange(steps)  # IDM reacts to where others are at the start of each interval
+    knot = np.searchsorted(coarse, times_s, side="right") - 1
+    table = np.stack([along - half_length, np.gradient(along, AGENT_STEP_S, axis=-1)])
+    slope = np.diff(table, axis=-1) / AGENT_STEP_S
+    rear_m, speeds_mps = slope[..., knot] * (times_s - coarse[knot]) + table[..., knot]
+    blocked = in_path[..., np.minimum((times_s / AGENT_STEP_S).round().astype(int), len(coarse) - 1)]
+    ever = blocked.any(axis=-1)
+    rear_m, speeds_mps, blocked = rear_m[ever], speeds_mps[ever], blocked[ever]
     # The planner stops before the point where an agent will enter the path, some time in advance.
-    notice = round(ANTICIPATION_S / dt_s)
-    for row in np.flatnonzero(blocked.any(axis=1) & ~blocked[:, 0]):
+    notice = round(ANTICIPATION_S / PLAN_DT_S)
+    for row in np.flatnonzero(~blocked[:, 0]):
         entry = int(np.argmax(blocked[row]))
         before = slice(max(entry - notice, 0), entry)
-        rear[row, before], speeds[row, before], blocked[row, before] = rear[row, entry], speeds[row, entry], True
-    ever = blocked.any(axis=1)
-    return rear[ever], speeds[ever], blocked[ever]
+        rear_m[row, before], speeds_mps[row, before], blocked[row, before] = (
+            rear_m[row, entry],
+            speeds_mps[row, entry],
+            True,
+        )
+    own_path = np.arange(len(paths))[:, None] == np.nonzero(ever)[0]
+    return Leads(rear_m, speeds_mps, own_path[..., None] & blocked)
+
+
+def near_paths(paths: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:
+    """(A,) whether an agent (poses (A, T, 3)) ever comes close enough to one of the paths (P, L, 3) for an exact
+    test."""
+    first = paths[0, :: max(1, round(THINNED_M / PATH_STEP_M)), :2]
+    spread_m = np.hypot(*(paths[..., :2] - paths[0, :, :2]).transpose(2, 0, 1)).max()
+    distance_m = np.hypot(*(poses[:, :, None, :2] - first).transpose(3, 0, 1, 2)).min(axis=(1, 2))
+    return np.asarray(distance_m < THINNED_M + spread_m + 0.5 * np.hypot(*sizes.T) + vehicle.width_m)
