@@ -267,7 +267,7 @@ def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> Sco
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
     # what no planner uses is not computed
-    space = any(variant.is_learned for variant in variants.values())
+    space = any(variant.uses_drivable for variant in variants.values())
     vectors = any(variant.uses_vectors for variant in variants.values())
     observations = {
         variant.privilege: privileges_of.observe(scene, variant.privilege, space, vectors)

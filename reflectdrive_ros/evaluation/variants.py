@@ -16,7 +16,7 @@ from typing import Any
 from ..core.config import Config, ConfigError, override_dotted
 from ..data.scene import INSTANTS_S
 from ..infra import arguments
-from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, decoding_config, get_planner
+from ..planning import CAMERA_FREE, LEARNED, ROAD_FREE, VECTOR_PLANNERS, decoding_config, get_planner
 from ..planning.planner import AnyNetwork, Planner
 from ..runtime.engine import check_network
 from ..runtime.model_file import ModelFileError, model_config, verified_sha256, weights_sha256
@@ -48,6 +48,10 @@ class Variant:
     @property
     def uses_images(self) -> bool:
         return self.config.planner not in CAMERA_FREE
+
+    @property
+    def uses_drivable(self) -> bool:
+        return self.config.planner not in ROAD_FREE
 
     @property
     def uses_vectors(self) -> bool:

@@ -18,6 +18,7 @@ PLANNERS: dict[str, Planner] = {
     "idm_proposals": idm_proposals.plan,
 }
 CAMERA_FREE = (*PLANNERS, *sorted(DENOISER_PLANNERS))  # they use no images, so none need be rendered or read
+ROAD_FREE = ("constant_velocity", "route_follower")  # they use no drivable space, so none need be computed
 VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes with their lights, and history; others pay nothing
 LEARNED: dict[str, Planner] = {  # they need the weights of a network
     "drivefine": drivefine.plan,

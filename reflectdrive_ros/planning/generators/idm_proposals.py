@@ -21,19 +21,21 @@ from ..planner import PlannerContext, PlannerState, can_score
 from ..postprocess.waypoints import HORIZON_S, POINT_DT_S
 
 SPEED_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the speed limit
-OFFSETS_M = (0.0, 1.0, -1.0)  # from the route, left positive
+OFFSETS_M = (0.0, 1.0, -1.0)  # from the route, left positive; on the route only where the drivable space is unknown
 
 
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
-    """The 15 proposals; first that on the route at the speed limit. Raises PlanningError where there is no route."""
+    """The 15 proposals, or 5 on the route where the drivable space is unknown: no score tells then whether an offset
+    leaves the road. First that on the route at the speed limit. Raises PlanningError where there is no route."""
+    offsets_m = np.array(OFFSETS_M if observation.drivable is not None else OFFSETS_M[:1])
     poses = rollouts(
         observation,
         planner_context.config.vehicle,
         HORIZON_S,
-        np.array(OFFSETS_M),
+        offsets_m,
         target_speeds(max(observation.ego.speed_mps, 0.0), observation.speed_limit_mps),
         planner_context.safety_context(observation).limits,
-    ).reshape(len(OFFSETS_M) * len(SPEED_SHARES), -1, 3)
+    ).reshape(len(offsets_m) * len(SPEED_SHARES), -1, 3)
     every = round(POINT_DT_S / PLAN_DT_S)
     return Candidates(
         points=poses[:, every - 1 :: every, :2],
