@@ -16,6 +16,7 @@ from ..core.config import VehicleConfig
 from ..core.domain import PLAN_DT_S, Agents, Array, Observation
 from ..scoring.limits import RouteLimits
 from .planner import PlanningError
+from .postprocess.speed_profile import slow_distances
 
 # the Intelligent Driver Model, as a calm driver of a car: constants, so that the baseline is the same in every table
 IDM_MAX_ACCELERATION_MPS2 = 1.5
@@ -52,22 +53,20 @@ def rollouts(
     offsets_m: Array,
     targets_mps: Array,
     limits: RouteLimits,
-    max_lateral_mps2: float = IDM_MAX_LATERAL_ACCELERATION_MPS2,
 ) -> Array:
     """Poses (O, S, T, 3) of the rear axle every PLAN_DT_S up to the horizon, ego frame.
 
     offsets_m: (O,) lateral offsets from the route, left positive
     targets_mps: (S, T) desired speeds, where the road allows them; infinite for the speed limit alone
-    limits: stops and speeds along the route; distances along a path count as distances along the route
+    limits: where the rollouts are slow or stop, besides for curves, others and the end of the route
 
     Raises PlanningError where there is no route.
     """
     paths, route_left_m = paths_to_route(observation, horizon_s, offsets_m)
     along = [geometry.arc_lengths(path) for path in paths]
     allowed_mps = np.array(
-        [curve_speeds(*path, max_lateral_mps2, observation.speed_limit_mps) for path in zip(paths, along, strict=True)]
+        [curve_speeds(*path, observation.speed_limit_mps) for path in zip(paths, along, strict=True)]
     )
-    allowed_mps = np.minimum(allowed_mps, limits.allowed_speeds(np.array(along), PLAN_DT_S))
     leads = leads_on_paths(paths, observation.others, vehicle, targets_mps.shape[1])
     # the rear axle stops at the goal itself
     end_m = route_left_m + (IDM_MIN_GAP_M if observation.route_ends else 0.0)
@@ -76,9 +75,13 @@ def rollouts(
         np.repeat(allowed_mps, len(targets_mps), axis=0),
         np.tile(targets_mps, (len(paths), 1)),
         Leads(leads.rear_m, leads.speeds_mps, np.repeat(leads.blocks, len(targets_mps), axis=0)),
-        np.append(limits.at_m[np.isinf(limits.until_m)] + IDM_MIN_GAP_M, end_m),
+        end_m,
         vehicle,
-    ).reshape(len(paths), -1)
+    )
+    if limits.kinds:
+        from_here = np.concatenate([np.zeros((len(reached), 1)), reached], axis=1)
+        reached = slow_distances(from_here, limits, observation.ego.speed_mps, PLAN_DT_S)[:, 1:]
+    reached = reached.reshape(len(paths), -1)
     poses = np.array([_poses_along(*each) for each in zip(paths, along, reached, strict=True)])
     return poses.reshape(len(paths), *targets_mps.shape, 3)
 
@@ -118,14 +121,14 @@ def paths_to_route(observation: Observation, horizon_s: float, offsets_m: Array)
     return np.concatenate([points, headings[..., None]], axis=-1), float(ahead)
 
 
-def curve_speeds(path: Array, along: Array, max_lateral_mps2: float, limit_mps: float) -> Array:
+def curve_speeds(path: Array, along: Array, limit_mps: float) -> Array:
     """(P,) speed allowed at each path point: the limit, and slow enough for every curve still ahead."""
     heading = np.unwrap(path[:, 2])
     window = 4  # points each side; curvature over 4 m, not over one noisy segment
     ahead = np.minimum(np.arange(len(path)) + window, len(path) - 1)
     behind = np.maximum(np.arange(len(path)) - window, 0)
     curvature = np.abs(heading[ahead] - heading[behind]) / np.maximum(along[ahead] - along[behind], PATH_STEP_M)
-    allowed = np.minimum(np.sqrt(max_lateral_mps2 / np.maximum(curvature, 1e-6)), limit_mps).tolist()
+    allowed = np.minimum(np.sqrt(IDM_MAX_LATERAL_ACCELERATION_MPS2 / np.maximum(curvature, 1e-6)), limit_mps).tolist()
     room_m = np.diff(along).tolist()
     for k in range(len(path) - 2, -1, -1):  # floats: an array is ten times slower, element by element
         allowed[k] = min(allowed[k], math.sqrt(allowed[k + 1] ** 2 + 2 * CURVE_LOOKAHEAD_BRAKING_MPS2 * room_m[k]))
@@ -133,28 +136,28 @@ def curve_speeds(path: Array, along: Array, max_lateral_mps2: float, limit_mps: 
 
 
 def drive(
-    speed_mps: float, allowed_mps: Array, targets_mps: Array, leads: Leads, walls_m: Array, vehicle: VehicleConfig
+    speed_mps: float, allowed_mps: Array, targets_mps: Array, leads: Leads, wall_m: float, vehicle: VehicleConfig
 ) -> Array:
     """(P, T) distances along P paths every PLAN_DT_S of the driver model, rolled out.
 
     allowed_mps: (P, L) speeds allowed by place, every PATH_STEP_M
     targets_mps: (P, T) speeds allowed by time
-    walls_m: (W,) arc lengths behind which the rear axle stops, at IDM_MIN_GAP_M
+    wall_m: arc length of the end of the route; the rear axle stops IDM_MIN_GAP_M before it
     """
     front_m = vehicle.rear_axle_to_center_m + 0.5 * vehicle.length_m
     rear_m = -0.5 * vehicle.length_m
     path, last = np.arange(len(targets_mps)), allowed_mps.shape[1] - 1
     rears_m = np.where(leads.blocks, leads.rear_m, np.inf).transpose(2, 0, 1).copy()  # (T, P, A)
-    lead_mps = np.concatenate([leads.speeds_mps, np.zeros((len(walls_m), targets_mps.shape[1]))])
+    lead_mps = np.concatenate([leads.speeds_mps, np.zeros((1, targets_mps.shape[1]))])
     gap = np.empty((len(path), len(lead_mps)))
-    to_agents, to_walls = gap[:, : rears_m.shape[2]], gap[:, rears_m.shape[2] :]
+    to_agents = gap[:, :-1]
     distance, speed = np.zeros(len(path)), np.full(len(path), max(speed_mps, 0.0))
     distances = np.empty(targets_mps.shape)
     for k in range(targets_mps.shape[1]):
         np.subtract(rears_m[k], (distance + front_m)[:, None], out=to_agents)
         # an agent whose rear is level with our rear axle is alongside or behind us, not ahead
         to_agents[to_agents <= rear_m] = np.inf
-        np.subtract(walls_m, distance[:, None], out=to_walls)  # the end of the route is a wall
+        gap[:, -1] = wall_m - distance  # the end of the route is a wall
         soon = distance + SETTLE_S * speed  # the speed limit there applies now, because following it has the same lag
         desired = np.minimum(allowed_mps[path, np.minimum((soon / PATH_STEP_M).astype(int), last)], targets_mps[:, k])
         slowest = kinematics.idm_acceleration(

@@ -5,7 +5,7 @@ D. Dauner, M. Hallgarten, A. Geiger, K. Chitta: Parting with Misconceptions abou
 lead vehicle at its constant velocity, stopping at closed stop lines and at the end of the route. No network.
 
 It differs from the paper where that makes the plans drivable: target speeds below the present one are approached at a
-comfortable deceleration, curves and traffic lights slow the rollouts down, offsets are reached along a smooth path, and
+limited deceleration, curves and traffic lights slow the rollouts down, offsets are reached along a smooth path, and
 agents that enter the path are anticipated.
 """
 
@@ -16,10 +16,11 @@ import numpy as np
 from ...core.domain import PLAN_DT_S, Array, Observation, Plan, Trajectory
 from ..assessment import score_candidates
 from ..candidates import Candidates
-from ..idm import IDM_COMFORTABLE_BRAKING_MPS2, rollouts
+from ..idm import rollouts
 from ..planner import PlannerContext, PlannerState, can_score
 from ..postprocess.waypoints import HORIZON_S, POINT_DT_S
 
+TARGET_BRAKING_MPS2 = 2.0  # towards a target speed below the present one
 SPEED_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the speed limit
 OFFSETS_M = (0.0, 1.0, -1.0)  # from the route, left positive; on the route only where the drivable space is unknown
 
@@ -46,7 +47,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
 
 def target_speeds(speed_mps: float, limit_mps: float) -> Array:
     """(S, T) m/s by target speed and interval: a lower speed than the present is reached by comfortable braking."""
-    braking_mps = speed_mps - IDM_COMFORTABLE_BRAKING_MPS2 * PLAN_DT_S * np.arange(round(HORIZON_S / PLAN_DT_S))
+    braking_mps = speed_mps - TARGET_BRAKING_MPS2 * PLAN_DT_S * np.arange(round(HORIZON_S / PLAN_DT_S))
     return np.maximum(limit_mps * np.array(SPEED_SHARES)[:, None], braking_mps)
 
 
