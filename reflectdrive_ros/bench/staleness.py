@@ -29,6 +29,7 @@ DRIVES = tuple(f"{PACKAGE}/evaluation/{name}.py" for name in ("closed_loop", "in
 ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses but those that name them
     "constant_velocity": (f"{PACKAGE}/planning/constant_velocity.py",),
     "route_follower": (f"{PACKAGE}/planning/route_follower.py",),
+    "idm_proposals": (f"{PACKAGE}/planning/generators/idm_proposals.py",),
     "reflectdrive2": (f"{PACKAGE}/planning/reflectdrive2.py", *TOKENS, "models/reflectdrive2_small"),
     "reflectdrive": (f"{PACKAGE}/planning/reflectdrive.py", *TOKENS, "models/reflectdrive2_small"),
     "drivefine": (f"{PACKAGE}/planning/drivefine.py", *TOKENS, "models/drivefine_small"),
