@@ -14,7 +14,7 @@ from reflectdrive_ros.planning.generators import idm_proposals
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 
 WIDE_ROAD = strip_grid(6.0)
-SHARES, OFFSETS_M = idm_proposals.SPEED_SHARES, idm_proposals.OFFSETS_M
+SHARES, OFFSETS_M = idm_proposals.TARGET_SHARES, idm_proposals.LATERAL_OFFSETS_M
 REAR_M = 2.25  # of a standing car of test/scenes.py, from its centre
 
 

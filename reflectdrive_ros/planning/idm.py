@@ -38,7 +38,7 @@ OFF_ROUTE_M = 30.0  # further away there is no route to follow
 
 
 @dataclass(frozen=True, eq=False)
-class Leads:
+class BlockingAgents:
     """A agents that block P paths, at the start of each of T intervals."""
 
     rear_m: Array  # (A, T) arc length of the rear along the path
@@ -74,7 +74,7 @@ def rollouts(
         observation.ego.speed_mps,
         np.repeat(allowed_mps, len(targets_mps), axis=0),
         np.tile(targets_mps, (len(paths), 1)),
-        Leads(leads.rear_m, leads.speeds_mps, np.repeat(leads.blocks, len(targets_mps), axis=0)),
+        BlockingAgents(leads.rear_m, leads.speeds_mps, np.repeat(leads.blocks, len(targets_mps), axis=0)),
         end_m,
         vehicle,
     )
@@ -136,7 +136,12 @@ def curve_speeds(path: Array, along: Array, limit_mps: float) -> Array:
 
 
 def drive(
-    speed_mps: float, allowed_mps: Array, targets_mps: Array, leads: Leads, wall_m: float, vehicle: VehicleConfig
+    speed_mps: float,
+    allowed_mps: Array,
+    targets_mps: Array,
+    leads: BlockingAgents,
+    wall_m: float,
+    vehicle: VehicleConfig,
 ) -> Array:
     """(P, T) distances along P paths every PLAN_DT_S of the driver model, rolled out.
 
@@ -184,13 +189,13 @@ def drive(
     return distances
 
 
-def leads_on_paths(paths: Array, agents: Agents | None, vehicle: VehicleConfig, steps: int) -> Leads:
+def leads_on_paths(paths: Array, agents: Agents | None, vehicle: VehicleConfig, steps: int) -> BlockingAgents:
     """The agents that block each of the paths (P, L, 3) in `steps` intervals; one on two paths counts twice.
 
     Unknown agents (None) count as an empty road here; the diagnostics report that nothing was checked.
     """
     if agents is None or len(agents) == 0:
-        return Leads(np.zeros((0, steps)), np.zeros((0, steps)), np.zeros((len(paths), 0, steps), bool))
+        return BlockingAgents(np.zeros((0, steps)), np.zeros((0, steps)), np.zeros((len(paths), 0, steps), bool))
     coarse = np.arange(0.0, PLAN_DT_S * steps + AGENT_STEP_S, AGENT_STEP_S)
     forecast = kinematics.forecast(agents, AGENT_STEP_S, len(coarse) - 1)
     near = near_paths(paths, forecast.poses, agents.sizes, vehicle)
@@ -225,7 +230,7 @@ def leads_on_paths(paths: Array, agents: Agents | None, vehicle: VehicleConfig, 
             True,
         )
     own_path = np.arange(len(paths))[:, None] == np.nonzero(ever)[0]
-    return Leads(rear_m, speeds_mps, own_path[..., None] & blocked)
+    return BlockingAgents(rear_m, speeds_mps, own_path[..., None] & blocked)
 
 
 def near_paths(paths: Array, poses: Array, sizes: Array, vehicle: VehicleConfig) -> Array:

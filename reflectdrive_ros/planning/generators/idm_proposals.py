@@ -21,14 +21,18 @@ from ..planner import PlannerContext, PlannerState, can_score
 from ..postprocess.waypoints import HORIZON_S, POINT_DT_S
 
 TARGET_BRAKING_MPS2 = 2.0  # towards a target speed below the present one
-SPEED_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the speed limit
-OFFSETS_M = (0.0, 1.0, -1.0)  # from the route, left positive; on the route only where the drivable space is unknown
+TARGET_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the speed limit
+LATERAL_OFFSETS_M = (
+    0.0,
+    1.0,
+    -1.0,
+)  # from the route, left positive; on the route only where the drivable space is unknown
 
 
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     """The 15 proposals, or 5 on the route where the drivable space is unknown: no score tells then whether an offset
     leaves the road. First that on the route at the speed limit. Raises PlanningError where there is no route."""
-    offsets_m = np.array(OFFSETS_M if observation.drivable is not None else OFFSETS_M[:1])
+    offsets_m = np.array(LATERAL_OFFSETS_M if observation.drivable is not None else LATERAL_OFFSETS_M[:1])
     poses = rollouts(
         observation,
         planner_context.config.vehicle,
@@ -36,7 +40,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         offsets_m,
         target_speeds(max(observation.ego.speed_mps, 0.0), observation.speed_limit_mps),
         planner_context.safety_context(observation).limits,
-    ).reshape(len(offsets_m) * len(SPEED_SHARES), -1, 3)
+    ).reshape(len(offsets_m) * len(TARGET_SHARES), -1, 3)
     every = round(POINT_DT_S / PLAN_DT_S)
     return Candidates(
         points=poses[:, every - 1 :: every, :2],
@@ -48,7 +52,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
 def target_speeds(speed_mps: float, limit_mps: float) -> Array:
     """(S, T) m/s by target speed and interval: a lower speed than the present is reached by comfortable braking."""
     braking_mps = speed_mps - TARGET_BRAKING_MPS2 * PLAN_DT_S * np.arange(round(HORIZON_S / PLAN_DT_S))
-    return np.maximum(limit_mps * np.array(SPEED_SHARES)[:, None], braking_mps)
+    return np.maximum(limit_mps * np.array(TARGET_SHARES)[:, None], braking_mps)
 
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
