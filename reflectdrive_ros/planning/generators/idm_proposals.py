@@ -22,11 +22,7 @@ from ..postprocess.waypoints import HORIZON_S, POINT_DT_S
 
 TARGET_BRAKING_MPS2 = 2.0  # towards a target speed below the present one
 TARGET_SHARES = (1.0, 0.8, 0.6, 0.4, 0.2)  # of the speed limit
-LATERAL_OFFSETS_M = (
-    0.0,
-    1.0,
-    -1.0,
-)  # from the route, left positive; on the route only where the drivable space is unknown
+LATERAL_OFFSETS_M = (0.0, 1.0, -1.0)  # from the route, left positive
 
 
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
@@ -50,9 +46,9 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
 
 
 def target_speeds(speed_mps: float, limit_mps: float) -> Array:
-    """(S, T) m/s by target speed and interval: a lower speed than the present is reached by comfortable braking."""
+    """(S, T) m/s by target speed and interval: a lower speed than the present is reached by braking."""
     braking_mps = speed_mps - TARGET_BRAKING_MPS2 * PLAN_DT_S * np.arange(round(HORIZON_S / PLAN_DT_S))
-    return np.maximum(limit_mps * np.array(TARGET_SHARES)[:, None], braking_mps)
+    return np.asarray(np.maximum(limit_mps * np.array(TARGET_SHARES)[:, None], braking_mps))
 
 
 def plan(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> tuple[PlannerState, Plan]:
