@@ -63,10 +63,8 @@ def rollouts(
     Raises PlanningError where there is no route.
     """
     paths, route_left_m = paths_to_route(observation, horizon_s, offsets_m)
-    along = [geometry.arc_lengths(path) for path in paths]
-    allowed_mps = np.array(
-        [curve_speeds(*path, observation.speed_limit_mps) for path in zip(paths, along, strict=True)]
-    )
+    along = geometry.arc_lengths(paths)
+    allowed_mps = curve_speeds(paths, along, observation.speed_limit_mps)
     leads = leads_on_paths(paths, observation.others, vehicle, targets_mps.shape[1])
     # the rear axle stops at the goal itself
     end_m = route_left_m + (IDM_MIN_GAP_M if observation.route_ends else 0.0)
@@ -121,17 +119,20 @@ def paths_to_route(observation: Observation, horizon_s: float, offsets_m: Array)
     return np.concatenate([points, headings[..., None]], axis=-1), float(ahead)
 
 
-def curve_speeds(path: Array, along: Array, limit_mps: float) -> Array:
-    """(P,) speed allowed at each path point: the limit, and slow enough for every curve still ahead."""
-    heading = np.unwrap(path[:, 2])
+def curve_speeds(paths: Array, along: Array, limit_mps: float) -> Array:
+    """(O, P) speed allowed at each point of paths (O, P, 3) with arc lengths (O, P): the limit, and slow enough for
+    every curve still ahead."""
+    heading, count = np.unwrap(paths[..., 2]), paths.shape[1]
     window = 4  # points each side; curvature over 4 m, not over one noisy segment
-    ahead = np.minimum(np.arange(len(path)) + window, len(path) - 1)
-    behind = np.maximum(np.arange(len(path)) - window, 0)
-    curvature = np.abs(heading[ahead] - heading[behind]) / np.maximum(along[ahead] - along[behind], PATH_STEP_M)
+    ahead = np.minimum(np.arange(count) + window, count - 1)
+    behind = np.maximum(np.arange(count) - window, 0)
+    turned = np.abs(heading[:, ahead] - heading[:, behind])
+    curvature = turned / np.maximum(along[:, ahead] - along[:, behind], PATH_STEP_M)
     allowed = np.minimum(np.sqrt(IDM_MAX_LATERAL_ACCELERATION_MPS2 / np.maximum(curvature, 1e-6)), limit_mps).tolist()
-    room_m = np.diff(along).tolist()
-    for k in range(len(path) - 2, -1, -1):  # floats: an array is ten times slower, element by element
-        allowed[k] = min(allowed[k], math.sqrt(allowed[k + 1] ** 2 + 2 * CURVE_LOOKAHEAD_BRAKING_MPS2 * room_m[k]))
+    gained = (2 * CURVE_LOOKAHEAD_BRAKING_MPS2 * np.diff(along)).tolist()  # m^2/s^2
+    for speeds, gains in zip(allowed, gained, strict=True):
+        for k in range(count - 2, -1, -1):  # floats: an array is ten times slower, element by element
+            speeds[k] = min(speeds[k], math.sqrt(speeds[k + 1] ** 2 + gains[k]))
     return np.array(allowed)
 
 
