@@ -25,7 +25,13 @@ PATHS: dict[str, tuple[str, ...]] = {  # command of the file -> the paths on whi
     "bench node": (*SCORED, f"{PACKAGE}/ros", f"{PACKAGE}/bench/node.py"),
     "bench soak": OTHERS,
 }
-DRIVES = tuple(f"{PACKAGE}/evaluation/{name}.py" for name in ("closed_loop", "incidents", "worlds"))  # of --closed-loop
+DRIVES = tuple(  # of --closed-loop
+    f"{PACKAGE}/evaluation/{name}.py"
+    for name in (
+        *("closed_loop", "incidents", "worlds"),
+        *(f"drive_{part}" for part in ("measurements", "results", "score", "sums")),
+    )
+)
 ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses but those that name them
     "constant_velocity": (f"{PACKAGE}/planning/constant_velocity.py",),
     "route_follower": (f"{PACKAGE}/planning/route_follower.py",),
