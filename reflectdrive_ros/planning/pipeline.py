@@ -116,11 +116,7 @@ def make_safe(
         back = return_to_route(options.points[safe], safety_context)
         return (safe, options.points[safe], 0) if back is None else (safe, back, 1)
     option = int(order[0])
-    if (
-        candidates.tokens is not None
-        and candidates.tokens.redraft is not None
-        and safety_context.config.pipeline.x6 == 2
-    ):
+    if candidates.tokens is not None and candidates.tokens.redraft is not None:
         repaired = repair_tokens(
             options.points[option], option, candidates.tokens, planner_context, safety_context, last
         )
