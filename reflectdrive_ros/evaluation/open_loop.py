@@ -268,7 +268,7 @@ def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> Sco
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
     vectors = any(variant.uses_vectors for variant in variants.values())  # what no planner uses is not computed
     observations = {
-        variant.privilege: privileges_of.observe(scene, variant.privilege, vectors=vectors)
+        variant.privilege: privileges_of.observe(scene, variant.privilege, with_vectors=vectors)
         for variant in variants.values()
     }
     networks: dict[object, AnyNetwork | None] = {}  # rows that share one decode a scene once
