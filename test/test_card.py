@@ -174,11 +174,11 @@ def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that
     np.testing.assert_array_equal(actions, POSES.clip(actions))
     assert (actions != POSES.mask_id).all()
     context = PlannerContext(config(), network)
-    for recipe in (reflectdrive, reflectdrive2):
+    for generator in (reflectdrive, reflectdrive2):
         with pytest.raises(
             PlanningError, match="needs the capability goals of its network, whose card has edit, sampling"
         ):
-            recipe.plan(PlannerState(), camera_observation(8.0), context)
+            pipeline.plan(generator.generate, PlannerState(), camera_observation(8.0), context)
 
 
 def test_the_self_check_compares_what_the_card_gives(without_goals, tmp_path):

@@ -41,10 +41,7 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }
-RECIPES = (
-    *("constant_velocity", "route_follower", "idm_proposals"),
-    *("reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion"),
-)
+GENERATORS = "planning.generators"
 
 # Where a library may be imported: rooms, or single modules.
 ONLY_IN = {
@@ -121,11 +118,10 @@ def breaches(sources):
                 sentences.append(
                     f"{module}:{line} ({room}, floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})"
                 )
-            pair = [
-                name.removeprefix("planning.").removeprefix("generators.").split(".")[0] for name in (module, target)
-            ]
-            if room == other == "planning" and pair[0] != pair[1] and set(pair) <= set(RECIPES):
-                sentences.append(f"{module}:{line} imports the recipe {pair[1]}; recipes do not know each other")
+            is_generator = module.startswith(f"{GENERATORS}.")
+            is_own = f"{target}.".startswith(f"{module}.")
+            if is_generator and not is_own and f"{target}.".startswith(f"{GENERATORS}."):
+                sentences.append(f"{module}:{line} imports {target}; generators do not know each other")
     return sentences
 
 
@@ -194,7 +190,7 @@ ROOMS = dict.fromkeys(
     (
         *("__init__", "infra.files", "core.domain", "core.geometry", "features", "scoring.scorer", "model.layers"),
         *("maps.osm", "sim.world", "data.scene", "runtime.engine", "evaluation.closed_loop", "ros.node", "training.rl"),
-        *("planning.guard", "planning.reflectdrive", "planning.drivefine", "planning.generators.idm_proposals"),
+        *("planning.guard", "planning.generators", "planning.generators.reflectdrive", "planning.generators.drivefine"),
     ),
     ("", False),
 )
@@ -221,10 +217,9 @@ ROOMS = dict.fromkeys(
             "import importlib\nimportlib.import_module('reflectdrive_ros.ros.node')",
             "imports ros.node",
         ),
-        ("planning.drivefine", "from .reflectdrive import plan", "recipes do not know each other"),
-        ("planning.reflectdrive", "from . import drivefine", "recipes do not know each other"),
-        ("planning.generators.idm_proposals", "from ..drivefine import plan", "recipes do not know each other"),
-        ("planning.drivefine", "from .generators import idm_proposals", "recipes do not know each other"),
+        ("planning.generators.drivefine", "from .reflectdrive import generate", "generators do not know each other"),
+        ("planning.generators.reflectdrive", "from . import drivefine", "generators do not know each other"),
+        ("planning.generators.reflectdrive", "from .. import generators", "generators do not know each other"),
         ("features", "import torch.nn as nn", "features:1 imports torch, which belongs to model"),
         ("runtime.engine", "if True:\n    import torch", "runtime.engine:2 imports torch"),
         ("runtime.torch_backend", "import onnxruntime", "imports onnxruntime"),
@@ -258,8 +253,11 @@ def test_a_planted_breach_is_found(module, text, complaint):
             "planning.guard",
             "from ..core import geometry\nfrom ..scoring import scorer\nfrom . import planner",
         ),
-        ("planning.planner", "from . import drivefine, reflectdrive\nfrom .reflectdrive import plan"),
-        ("planning.reflectdrive", "from .guard import check"),
+        (
+            "planning.pipeline",
+            "from .generators import drivefine, reflectdrive\nfrom .generators.reflectdrive import SPEC",
+        ),
+        ("planning.generators.reflectdrive", "from ..guard import check\nfrom ...core import geometry"),
         ("runtime.torch_backend", "import torch\nfrom ..model.layers import Block"),
         ("runtime.trt.backend", "import tensorrt"),
         ("ros.node", "import rclpy\nfrom nav_msgs.msg import Path\nfrom reflectdrive.msg import PlannerStatus"),

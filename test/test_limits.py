@@ -8,6 +8,7 @@ from scenes import SECOND_NS, Clock, config, later, observation, straight_plan, 
 
 from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
 from reflectdrive_ros.planning import guard
+from reflectdrive_ros.planning.assessment import evaluate
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.planning.select import score_candidates
@@ -227,9 +228,10 @@ def test_postprocessing_and_repair_stop_before_the_line():
     scene = with_light(observation(speed=8.0), LightState.RED, 25.0)
     safety_context = SafetyContext(scene, config())
     through = np.stack([4.0 * np.arange(1, 9), np.zeros(8)], axis=1)
-    repaired = repair_points(through, safety_context)
-    assert repaired.safe
-    assert repaired.points[-1, 0] + FRONT_M < 25.0
+    repaired, iterations = repair_points(through, safety_context)
+    assert iterations == 1
+    assert evaluate(safety_context, repaired[None]).safe.all()
+    assert repaired[-1, 0] + FRONT_M < 25.0
     slowed = postprocess(through[None], scene.ego, 0.3, safety_context.road, safety_context.limits)[0]
     assert 24.0 - FRONT_M - STOP_GAP_M < slowed[-1, 0] < 25.0 - FRONT_M
 

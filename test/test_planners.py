@@ -9,8 +9,9 @@ from reflectdrive_ros.planning.generators import constant_velocity, route_follow
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 
 
-def planned(recipe, scene, **settings):
-    return recipe.plan(PlannerState(), scene, PlannerContext(config(**settings)))[1].trajectory
+def planned(generator, scene, **settings):
+    (trajectory,) = generator.generate(PlannerState(), scene, PlannerContext(config(**settings))).trajectories
+    return trajectory
 
 
 def test_constant_velocity_goes_straight_on():

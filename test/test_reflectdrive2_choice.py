@@ -1,17 +1,15 @@
-"""How the recipe reflectdrive2 chooses among the plans that it has drafted."""
+"""How the generator reflectdrive2 chooses among the plans that it has drafted."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scenes import NO_LIGHTS, cars, config, later, observation
-from scripted_network import LAYOUT, SLOW, STRAIGHT, ScriptedNetwork, arc_way, camera_observation, drive, frames
+from scripted_network import LAYOUT, SLOW, STRAIGHT, ScriptedNetwork, arc_way, camera_observation, drive
 
 from reflectdrive_ros.core.domain import DrivableGrid
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
-from reflectdrive_ros.planning import assessment, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive2
-from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.scoring.safety import SafetyContext
 
 
@@ -128,26 +126,6 @@ def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
     assert repaired.check.repairs > 0
     assert repaired.scores[0] > 0.5
     assert repaired.scores[1] == 0.0
-
-
-def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeypatch):
-    network = ScriptedNetwork(STRAIGHT, SLOW)
-    scenes = frames(2, scene=camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
-    ((expected, _), _) = drive(network, scenes)
-
-    simulate = assessment.simulate
-
-    def again(poses, *others):
-        if poses.shape[1] == 8:  # the comfort of a plan is that of its interpolated poses
-            raise AssertionError("driven again")
-        return simulate(poses, *others)
-
-    monkeypatch.setattr(assessment, "simulate", again)
-    ((plan, state),) = drive(network, scenes[:1])
-    np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
-    assert plan.check == expected.check
-    with pytest.raises(AssertionError, match="driven again"):  # a lite step has but one plan, that no score has seen
-        pipeline.plan(reflectdrive2.generate, state, scenes[1], PlannerContext(config(), network))
 
 
 def test_goals_that_only_fill_their_slots_are_not_drafted():

@@ -19,7 +19,6 @@ from reflectdrive_ros.planning.generators import reflexdiffusion
 from reflectdrive_ros.planning.generators.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.speed_profile import without_reversal
-from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.scoring.safety import SafetyContext
 
 SPEC = VectorSpec(agents=4, lanes=4, route_lanes=4, predicted_agents=2, future_steps=40)
@@ -298,19 +297,12 @@ def test_a_car_that_creeps_stands_where_its_plan_leads_no_further_than_a_metre()
     assert np.abs(new_plan.trajectory.poses[:, :2]).max() < 0.1
 
 
-def test_a_safe_plan_is_not_repaired_and_one_into_a_standing_car_brakes():
-    points = np.column_stack([4.0 * np.arange(1, 9), np.zeros(8)])
-    free = SafetyContext(observation(route=straight_route(), agents=cars((60.0, 0.0, 0.0, 8.0))), config())
-    assert repair_points(points, free).iterations == 0
-    blocked = SafetyContext(observation(route=straight_route(), agents=cars((28.0, 0.0, 0.0, 0.0))), config())
-    repaired = repair_points(points, blocked)
-    assert repaired.iterations == 1
-    assert repaired.safe
-    assert repaired.points[-1, 0] < 28.0
-
-
-def test_an_unsafe_plan_of_the_network_is_repaired_with_objects():
-    new_plan, _ = plan(LinearDenoiser(share=0.0), replace(OFF, repair=True), agents=cars((28.0, 0.0, 0.0, 0.0)))
-    assert new_plan.check is not None
+def test_an_unsafe_plan_of_the_network_is_repaired_with_objects_and_a_safe_one_is_not():
+    plain, _ = plan(LinearDenoiser(share=0.0))
+    safe, _ = plan(LinearDenoiser(share=0.0), repair=True, agents=cars((60.0, 0.0, 0.0, 8.0)))
+    assert safe.check.repairs == 0
+    np.testing.assert_array_equal(safe.trajectory.poses, plain.trajectory.poses)
+    new_plan, _ = plan(LinearDenoiser(share=0.0), repair=True, agents=cars((28.0, 0.0, 0.0, 0.0)))
+    assert new_plan.check.unsafe_after_s is None
     assert new_plan.check.repairs == 1
     assert new_plan.trajectory.poses[-1, 0] < 26.0

@@ -25,6 +25,7 @@ from reflectdrive_ros.planning.repair import (
     follow_route,
     mask_around,
     repair_points,
+    return_to_route,
     run_repair,
 )
 from reflectdrive_ros.scoring import safety
@@ -314,6 +315,12 @@ def test_a_plan_off_the_road_whose_network_knows_no_better_is_driven_along_the_r
     assert nowhere.route is None
 
 
+def led_back(points, safety_context):
+    """The path back to the route, the plan (8, 2) itself where there is none."""
+    back = return_to_route(points, safety_context)
+    return points if back is None else back.points[0]
+
+
 def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_unknown():
     """A safe plan creeps on 4 m off the route."""
     speed_mps = 1.8
@@ -325,9 +332,7 @@ def test_a_car_that_has_left_its_lane_is_led_back_where_the_edge_of_the_road_is_
     assert abs(repair.points[-1, 1] - 4.0) < 0.5
     assert assess(safety_context, evaluate(safety_context, repair.points[None])).sound.all()
     np.testing.assert_allclose(plain(repair.ids[None])[0], repair.points, atol=0.16)
-    assert repair_points(plain(ahead[None])[0], safety_context).points[-1, 1] == pytest.approx(
-        repair.points[-1, 1], abs=0.3
-    )
+    assert led_back(plain(ahead[None])[0], safety_context)[-1, 1] == pytest.approx(repair.points[-1, 1], abs=0.3)
 
     left_alone = (
         observation(speed_mps, route=straight_route(left=1.9), agents=Agents.none()),  # still off its lane
@@ -348,7 +353,7 @@ def test_a_lost_car_that_creeps_straight_away_from_its_route_comes_back():
     for step in range(150):
         here = geometry.compose(geometry.invert(ego.map_from_ego), route)
         scene = observation(ego.speed_mps, route=here, agents=Agents.none())
-        points = repair_points(ahead, context_of(scene)).points
+        points = led_back(ahead, context_of(scene))
         (trajectory,) = trajectories(points[None], ego.speed_mps, 0.1)
         plan = Plan(step * SECOND_NS // 10, ego.map_from_ego, trajectory, StepKind.BASELINE)
         ego = step_ego(ego, plan, plan.stamp_ns, VehicleConfig())
@@ -361,13 +366,13 @@ def test_the_path_back_is_driven_at_walking_pace_unless_an_agent_is_there():
     """A car at 1 m/s, 2 m off its route, whose plan goes on at that speed."""
     route = {"route": straight_route(left=2.5), "traffic_lights": NO_LIGHTS}
     creeping = plain(straight(1.0)[None])[0]
-    free = repair_points(creeping, context_of(observation(1.0, agents=Agents.none(), **route))).points
+    free = led_back(creeping, context_of(observation(1.0, agents=Agents.none(), **route)))
     steps_mps = np.hypot(*np.diff(free, axis=0).T) / 0.5
     assert free[-1, 1] > 2.0
     assert steps_mps.max() == pytest.approx(3.0, abs=0.1)
     assert np.diff(steps_mps).max() <= 0.51  # 1 m/s2
     behind = context_of(observation(1.0, agents=cars((9.0, 2.5, 0.0, 0.0)), **route))
-    slower = repair_points(creeping, behind).points
+    slower = led_back(creeping, behind)
     assert np.hypot(*np.diff(slower, axis=0).T).sum() < 0.6 * np.hypot(*np.diff(free, axis=0).T).sum()
     assert assess(behind, evaluate(behind, slower[None])).sound.all()
 
@@ -376,9 +381,72 @@ def test_the_path_back_is_driven_at_walking_pace_unless_an_agent_is_there():
 def test_the_path_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_brakes(speed_mps, lights):
     stopping = np.stack([np.minimum(0.4 * speed_mps * EVEN[:, 0], 1.5 * speed_mps), np.full(8, -0.2)], axis=1)
     scene = observation(speed_mps, route=straight_route(left=2.5), agents=Agents.none(), traffic_lights=lights)
-    repair = repair_points(stopping, context_of(scene))
-    lengths_m = [np.hypot(*np.diff(points, axis=0).T).sum() for points in (stopping, repair.points)]
+    back = led_back(stopping, context_of(scene))
+    lengths_m = [np.hypot(*np.diff(points, axis=0).T).sum() for points in (stopping, back)]
     assert lengths_m[1] <= 1.05 * lengths_m[0]
+
+
+# --- repair without tokens --------------------------------------------------------------------------------------------
+
+
+def moving(speed_mps):
+    """Points (8, 2) straight on at a constant speed."""
+    return np.column_stack([0.5 * speed_mps * EVEN[:, 0], np.zeros(8)])
+
+
+def decelerations(points, speed_mps):
+    """(8,) mean deceleration from one half second to the next of points (8, 2) on the x axis, m/s^2."""
+    return -np.diff(np.diff(points[:, 0], prepend=0.0) / 0.5, prepend=speed_mps) / 0.5
+
+
+@pytest.mark.parametrize("rear_m", [18.0, 24.0, 30.0, 40.0])
+def test_a_plan_into_a_standing_car_brakes_on_its_path_and_no_harder_than_the_distance_requires(rear_m):
+    safety_context = context_of(observation(8.0, agents=cars((rear_m + 2.25, 0.0, 0.0, 0.0))))
+    assert safety_of(safety_context, moving(10.0)).worst[0] < SAFE
+    points, changes = repair_points(moving(10.0), safety_context)
+    assert changes == 1
+    assert safety_of(safety_context, points).worst[0] == SAFE
+    np.testing.assert_allclose(points[:, 1], 0.0, atol=1e-9)
+    assert (np.diff(points[:, 0], prepend=0.0) >= 0.0).all()
+    free_m = rear_m - safety_context.config.vehicle.rear_axle_to_center_m - 0.5 * safety_context.config.vehicle.length_m
+    assert points[-1, 0] < free_m
+    required_mps2 = 8.0**2 / (2.0 * (free_m - 2.0))  # 2 m: the gap, and the reaction
+    assert decelerations(points, 8.0).max() < max(2.0 * required_mps2, 3.0) + 0.5
+
+
+def test_a_car_that_brakes_already_goes_on_from_its_deceleration():
+    """What the last plan does at this instant is what the car does: no release of the brake between two repairs."""
+    scene, first_m = observation(8.0, agents=cars((20.0, 0.0, 0.0, 0.0))), []
+    for acceleration_mps2 in (0.0, -3.0):
+        ego = replace(scene.ego, acceleration_mps2=acceleration_mps2)
+        points, _ = repair_points(moving(8.0), context_of(replace(scene, ego=ego)))
+        first_m.append(points[0, 0])
+    assert first_m[1] < first_m[0]
+
+
+def test_where_the_path_is_not_safe_at_any_speed_the_route_is_driven():
+    """The car stands 1 m off its route; the plan leaves the road further on."""
+    scene = observation(6.0, route=straight_route(left=1.0), drivable=strip_grid(2.6))
+    leaving = np.concatenate([3.0 * EVEN, -0.8 * EVEN], axis=1)
+    points, changes = repair_points(leaving, context_of(scene))
+    assert changes == 1
+    assert safety_of(context_of(scene), points).worst[0] == SAFE
+
+
+def test_without_tokens_too_the_result_is_never_less_safe_than_the_plan():
+    """The road ends 8 m ahead of the axle of a car at 12 m/s: nothing is safe."""
+    safety_context = context_of(observation(12.0, drivable=strip_grid(4.0, length_m=8.0)))
+    points, _ = repair_points(moving(12.0), safety_context)
+    assert safety_of(safety_context, points).worst[0] < SAFE
+    assert key_of(safety_context, points) >= key_of(safety_context, moving(12.0))
+
+
+def test_without_tokens_too_the_plan_that_is_driven_now_is_continued_where_it_is_safe():
+    scene = observation(6.0, agents=cars((22.0, -0.5, 0.0, 0.0)))
+    sideways = np.stack([3.0 * EVEN[:, 0], np.minimum(0.7 * EVEN[:, 0], 2.8)], axis=1)
+    points, changes = repair_points(moving(6.0), context_of(scene), driven_now(scene, sideways))
+    assert changes == 1
+    np.testing.assert_allclose(points, sideways, atol=1e-6)
 
 
 def test_without_a_safe_plan_the_best_one_is_returned_and_called_unsafe():

@@ -64,7 +64,7 @@ def test_weights_of_a_variant_have_the_hash_of_their_card(tiny_model):  # noqa: 
 
 
 def test_variants_that_share_a_network_decode_with_the_same_one():
-    settings = {"a": {}, "b": {"reflectdrive2.repair": False}, "c": {"decoding.goals": 3}}
+    settings = {"a": {}, "b": {"pipeline.repair": False}, "c": {"decoding.goals": 3}}
     rows = variants.of_settings(Config(), settings)
     assert rows["a"].network_key == rows["b"].network_key != rows["c"].network_key
 

@@ -16,7 +16,7 @@ from ..core.config import Config
 from ..core.domain import Array, Observation, StepKind, TokenTrace, Trajectory
 from ..core.recipe_config import DecodingConfig
 from ..core.tokens import TokenLayout
-from .planner import PlannerContext, PlannerState, Prefilled
+from .planner import PlannerContext, PlannerState
 from .postprocess.waypoints import waypoints
 
 
@@ -58,7 +58,7 @@ def of_trajectories(trajectories: tuple[Trajectory, ...], step: StepKind = StepK
 
 
 Generator = Callable[[PlannerState, Observation, PlannerContext], Candidates]
-DraftInputs = Callable[[Prefilled, Observation, PlannerContext], tuple[Array, tuple[int, ...]]]
+DraftInputs = Callable[..., tuple[Array, tuple[int, ...]]]  # (prefilled, observation, planner_context)
 Proposals = Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
 
 

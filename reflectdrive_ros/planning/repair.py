@@ -101,7 +101,8 @@ def repair_tokens(
     codebook: they are kept where an id is unchanged. `last` is the plan that is driven now, which is continued if it is
     safe.
     """
-    assert candidates.ids is not None and candidates.token_search is not None
+    assert candidates.ids is not None
+    assert candidates.token_search is not None
     search = candidates.token_search
     layout = search.layout
     if option < len(candidates.ids):
