@@ -32,7 +32,8 @@ def test_a_safe_candidate_stays_the_object_that_came(dt, horizon):
     (one,) = checked(FREE, trajectory)
     assert one.plan.trajectory is trajectory
     assert one.judgement.verdict is Verdict.OK
-    assert one.is_safe and not one.plan.change
+    assert one.is_safe
+    assert not one.plan.change
     assert one.sentence.startswith(f"safe for {min(horizon, 4.0):.1f} s")
     assert 0.5 < one.score <= 1.0
 
@@ -57,7 +58,8 @@ def test_each_candidate_is_repaired_by_itself_and_the_best_is_the_one_that_needs
     through_checked, stopping_checked = checked(BLOCKED, through, stopping)
     assert stopping_checked.plan.trajectory is stopping
     assert through_checked.plan.change
-    assert through_checked.is_safe and stopping_checked.is_safe
+    assert through_checked.is_safe
+    assert stopping_checked.is_safe
     plain = checked(BLOCKED, through, stopping, pipeline__repair=False)
     assert [one.score > 0.0 for one in plain] == [False, True]
     assert external.best(plain) == 1
@@ -109,7 +111,8 @@ def test_the_repair_of_the_last_step_goes_on():
 def test_after_the_deadline_nothing_is_repaired():
     context = PlannerContext(config(), deadline_used=lambda: 1.5)
     (one,) = external.check_candidates((straight_plan().trajectory,), BLOCKED, context)
-    assert not one.is_safe and not one.plan.change
+    assert not one.is_safe
+    assert not one.plan.change
 
 
 def test_no_candidates_are_no_error():
