@@ -348,7 +348,7 @@ class CheckConfig:
 
     unchecked: str = setting(
         "pass",
-        "candidates that cannot be checked (stale, in another frame, empty, not finite, or without odometry and route): "
+        "candidates that cannot be checked (stale, in another frame, empty, not finite; or no odometry or route): "
         "pass them on as they came, or drop them",
     )
 

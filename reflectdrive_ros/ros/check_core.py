@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..core.config import Config
-from ..core.domain import Observation, Plan, PlanSource, StepReport, Verdict
+from ..core.domain import Observation, Plan, PlanSource, StepReport
 from ..core.messages import BadMessage
 from ..maps.elevation import RoadSurface
 from ..planning import external
@@ -77,7 +77,9 @@ class CheckCore:
         except BadMessage as fault:
             self.channel.received += 1
             self.channel.refused += 1
-            self.channel.add_remark(f"candidates: {self.channel.refused} messages refused, the last one: {fault}", now_ns)
+            self.channel.add_remark(
+                f"candidates: {self.channel.refused} messages refused, the last one: {fault}", now_ns
+            )
             return None
         stamp_ns = max((each.stamp_ns for each in messages.candidates), default=now_ns)
         newest = self.channel.newest()
