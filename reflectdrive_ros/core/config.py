@@ -352,6 +352,12 @@ class CheckConfig:
         "pass them on as they came, or drop them",
     )
 
+    generator_name: str = setting(
+        "",
+        "candidates leave as <generator_name>_<slot> with ids of their own, as beside those that came; empty: with the "
+        "names and ids that came",
+    )
+
     def __post_init__(self) -> None:
         if self.unchecked not in ("pass", "drop"):
             raise ConfigError(f"check.unchecked is '{self.unchecked}', expected pass or drop")

@@ -167,6 +167,8 @@ class CheckCore:
             tuple(written.values()), tuple(pair for pair in messages.generators if not drops or pair[0] in left)
         )
         same = all(written.get(index) is each for index, each in enumerate(messages.candidates))
+        if own_name := self.config.check.generator_name:
+            out, same = renamed(out, list(written), own_name), False
         scores = [checked[index].score if index in checked else 0.0 for index in written]
         trajectory, report, stamp_ns = None, None, max((each.stamp_ns for each in messages.candidates), default=0)
         if checked and safety_context is not None:
@@ -213,6 +215,17 @@ class CheckCore:
         """The diagnostics: one status for each input, one for each candidate of the last message."""
         inputs = [each for each in self.inputs.statuses(now_ns) if each.name.split()[0] not in OF_CAMERAS]
         return [*inputs, self.channel.status(now_ns), *self._statuses]
+
+
+def renamed(messages: CandidateMessages, slots: list[int], name: str) -> CandidateMessages:
+    """The candidates under ids and names of their own, one for each of their slots."""
+    ids = [outputs.slot_uuid(name, slot) for slot in slots]
+    return CandidateMessages(
+        tuple(
+            replace(candidate, generator_id=own_id) for candidate, own_id in zip(messages.candidates, ids, strict=True)
+        ),
+        tuple((own_id, f"{name}_{slot}") for own_id, slot in zip(ids, slots, strict=True)),
+    )
 
 
 def occurrences(messages: CandidateMessages) -> list[tuple[bytes, int]]:
