@@ -92,7 +92,7 @@ class CheckCore:
             self._restarts = self.inputs.store.restarts
             self._last.clear()
         if snapshot.observation is None or snapshot.surface is None:
-            reason = "; ".join(snapshot.problems) or "there is no observation"
+            reason = "; ".join(snapshot.problems)
             return self._assemble(content, messages, dict.fromkeys(range(len(messages.candidates)), reason), {}, None)
         return self._check(content, messages, snapshot.observation, snapshot.surface, now_ns)
 
