@@ -126,4 +126,4 @@ def points_of(trajectory: Trajectory) -> Array:
     if beyond_s[-1] > 0.0:
         end = kinematics.with_origin(trajectory.poses)[-2:, :2]
         points += beyond_s[:, None] * (end[1] - end[0]) / trajectory.dt_s
-    return points
+    return np.asarray(points)

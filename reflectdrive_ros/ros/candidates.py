@@ -23,7 +23,7 @@ from .outputs import HAS_TURN_INDICATOR, POINT, POINT_TIME_BYTES
 UUID_BYTES = 16
 CLOCK_TOLERANCE_S = 0.1  # a stamp further in the future means that the clocks are not synchronised
 NOW_S = 0.02  # a point nearer to the present is replaced by where the car is
-NUMBERS = POINT.names[2:]  # of a point, without its time
+NUMBERS = (POINT.names or ())[2:]  # of a point, without its time
 
 
 @dataclass(frozen=True, eq=False)

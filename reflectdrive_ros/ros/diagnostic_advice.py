@@ -25,7 +25,7 @@ STATUSES = {  # name of a status, `…` for a camera
     "turn_indicators_status": "what the car's indicators show; shown once received",
     "planner": "the last step: verdict, source, times; ERROR: the stop plan is sent, or five steps in a row were late",
     "candidates": "of the check node: messages of candidates of other planners",
-    "candidate …": "of the check node, one for each candidate: its verdict, what was changed, what it was checked against",
+    "candidate …": "of the check node: verdict on a candidate, what was changed, what it was checked against",
     "parameters": "how parameters of a launch tree were used; shown where there are any",
 }
 
