@@ -323,18 +323,18 @@ specification exactly.
 - Topics marked "if subscribed" are published only while a subscriber is connected.
 
 ## The check node
-`~` is `/planning/reflectdrive/reflectdrive_check` ([check_other_planners.md](check_other_planners.md)). It
-subscribes to
+[check_other_planners.md](check_other_planners.md). Its inputs are those above without cameras, instruction, operation mode
+and turn indicators, and
 {_markdown_table((CHECK_CANDIDATES,))}
 
-and to the inputs above, except cameras, instruction, operation mode and turn indicators.
-
-{_markdown_table(CHECK_OUTPUTS)}
+It publishes planning factors, processing time and diagnostics as above, and
+{_markdown_table(topic for topic in CHECK_OUTPUTS if topic not in OUTPUTS)}
 """
 
 
 def _markdown_table(table: Iterable[Topic]) -> str:
-    outgoing = table is OUTPUTS or table is CHECK_OUTPUTS
+    table = tuple(table)
+    outgoing = table[0].name.startswith("~/output/")
     lines = [f"| topic | type | QoS | {'published' if outgoing else 'required'} | what |", "|---|---|---|---|---|"]
     for topic in table:
         reliability, durability, depth = topic.qos.value
