@@ -323,8 +323,8 @@ specification exactly.
 - Topics marked "if subscribed" are published only while a subscriber is connected.
 
 ## The check node
-[check_other_planners.md](check_other_planners.md). Its inputs are those above without cameras, instruction, operation mode
-and turn indicators, and
+[check_other_planners.md](check_other_planners.md). Its inputs are those above without cameras, instruction, operation
+mode and turn indicators, and
 {_markdown_table((CHECK_CANDIDATES,))}
 
 It publishes planning factors, processing time and diagnostics as above, and
