@@ -3,6 +3,7 @@
 import numpy as np
 
 from reflectdrive_ros.core.config import VehicleConfig
+from reflectdrive_ros.evaluation.drive_measurements import DriveMeasurements
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, VX
 from reflectdrive_ros.sim.drive_log import DriveLog
 
@@ -25,3 +26,10 @@ def log(seconds, speed_mps, collisions=(), events=(), off_steps=0):
         limit_distance_m,
         VehicleConfig(),
     )
+
+
+def measurements(**values):
+    """Of a drive without a fault and without way, but for the given values."""
+    nothing = {"progress_m": 0.0, "faultless_progress_m": 0.0, "plan_progress_m": 0.0, "reference_progress_m": 0.0}
+    faultless = {"off_road_depth_m": 0.0, "direction": 1.0, "overspeed_m": 0.0, "ttc_steps": ()}
+    return DriveMeasurements(**{**nothing, **faultless, **values})

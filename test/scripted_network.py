@@ -9,7 +9,8 @@ from scenes import SECOND_NS, config, ego, later, observation
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.core.tokens import TokenLayout
-from reflectdrive_ros.planning import reflectdrive2
+from reflectdrive_ros.planning import pipeline
+from reflectdrive_ros.planning.generators import reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, Prefilled, draft_sequentially
 
 LAYOUT = TokenLayout()
@@ -67,7 +68,7 @@ def drive(network, scenes, settings=None, **changes):
     settings = replace(config(**changes), reflectdrive2=settings or Settings())
     planner_context, state, plans = PlannerContext(settings, network), PlannerState(), []
     for scene in scenes:
-        state, plan = reflectdrive2.plan(state, scene, planner_context)
+        state, plan = pipeline.plan(reflectdrive2.generate, state, scene, planner_context)
         plans.append((plan, state))
     return plans
 

@@ -22,7 +22,9 @@ from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import RENDERED, GraphCard, GraphError
 from reflectdrive_ros.model.token.rollout import Decoding
-from reflectdrive_ros.planning import ReflectDriveDecoding, reflectdrive, reflectdrive2
+from reflectdrive_ros.planning import pipeline
+from reflectdrive_ros.planning.generators import reflectdrive, reflectdrive2
+from reflectdrive_ros.planning.generators.reflectdrive import ReflectDriveDecoding
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, prefill_sequences
 from reflectdrive_ros.runtime.graphs import GoalChoice
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -314,5 +316,5 @@ def test_guidance_drives_where_the_graphs_have_it_and_is_refused_where_they_do_n
     for weight in (0.0, 3.0):
         settings = config(planner="reflectdrive", reflectdrive__guidance=weight)
         context = PlannerContext(settings, loaded(guided, guidance(weight)))
-        plans.append(reflectdrive.plan(PlannerState(), camera_observation(8.0), context)[1].tokens)
+        plans.append(pipeline.plan(reflectdrive.generate, PlannerState(), camera_observation(8.0), context)[1].tokens)
     assert (plans[0] != plans[1]).any()

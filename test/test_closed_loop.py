@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drive_logs import log
+from drive_logs import log, measurements
 from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
@@ -134,7 +134,10 @@ def test_a_carried_plan_of_any_interval_reaches_the_end_of_the_score(dt_s):
 
 def result(one, scores=(1.0,), parts=None):
     parts = np.ones((len(scores), len(closed_loop.PLAN_SCORES))) if parts is None else np.array(parts)
-    return closed_loop.DriveResult("route_follower", 0, "town", one, np.array(scores), parts, {"OK": 1}, {"PLANNER": 1})
+    values = measurements()
+    return closed_loop.DriveResult(
+        "route_follower", 0, "town", one, values, np.array(scores), parts, {"OK": 1}, {"PLANNER": 1}
+    )
 
 
 def test_the_parts_of_the_score_are_means_over_all_plans_of_all_drives():
@@ -202,7 +205,11 @@ def test_the_command_writes_the_numbers_of_its_table_and_the_page_of_its_worst_i
     assert (tmp_path / closed_loop.FOLDER / closed_loop.PAGE).exists()
     written = json.loads(file.read_text())
     assert written["planner"] == "constant_velocity"
-    assert set(closed_loop.MEASURES) | {"drives", "km", "verdicts", "failures", "command", "version"} <= written.keys()
+    assert (
+        set(closed_loop.MEASURES)
+        | {"drive_score", "drive_terms", "drives", "km", "verdicts", "failures", "command", "version"}
+        <= written.keys()
+    )
     (world,) = written["planners"]["constant_velocity"]["worlds"]
     assert (world["town"], world["seed"]) == ("closed-loop-00003", 3)
     assert world["seconds"] == pytest.approx(2.0)
@@ -227,7 +234,7 @@ def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
 
 
 def test_a_drive_that_breaks_off_counts_against_the_table():
-    one = closed_loop.DriveResult("route_follower", 3, "town", log(10.0, 5.0), np.ones(1), np.ones((1, 6)), {}, {})
+    one = replace(result(log(10.0, 5.0)), seed=3)
     driven = closed_loop.Drives(
         ("route_follower", "constant_velocity"),
         (one,),
@@ -381,6 +388,7 @@ def test_a_finished_drive_is_read_back_to_the_bit(drives, tmp_path):
         (again,) = finished.results.values()
     np.testing.assert_array_equal(again.log.states, one.log.states)
     assert again.log.events == one.log.events
+    assert again.measurements == one.measurements
     assert (again.errors, again.process_deaths) == (("odd",), 2)
     times = "planning_ms"  # are rounded
     metrics, before = (closed_loop.drive_metrics([each]) for each in (again, one))

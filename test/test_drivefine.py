@@ -16,7 +16,8 @@ from reflectdrive_ros.core.recipe_config import DriveFineConfig
 from reflectdrive_ros.core.tokens import DRIVEFINE, TokenLayout, cosine_schedule
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
 from reflectdrive_ros.model.token.moe import RefineConfig
-from reflectdrive_ros.planning import PROPOSALS, drivefine, get_planner
+from reflectdrive_ros.planning import get_planner, pipeline
+from reflectdrive_ros.planning.generators import drivefine
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import token_headings
 from reflectdrive_ros.planning.repair import encode_points
@@ -81,7 +82,7 @@ class KnownPlans:
 
 
 def planned(network, scene, **changes):
-    return drivefine.plan(PlannerState(), scene, PlannerContext(config(**changes), network))
+    return pipeline.plan(drivefine.generate, PlannerState(), scene, PlannerContext(config(**changes), network))
 
 
 def test_without_objects_one_plan_is_drafted_in_four_growing_rounds_and_refined():
@@ -89,7 +90,7 @@ def test_without_objects_one_plan_is_drafted_in_four_growing_rounds_and_refined(
     state, plan = planned(network, camera_observation(8.0))
     assert network.calls == [*(("step", 1, limit) for limit in (2, 6, 7, 9)), ("refine", 1)]
     assert (plan.step, plan.candidates, plan.scores) == (StepKind.FULL, (), ())
-    assert state.memory.full_step_reason == "every step is a full step"
+    assert state.full_step_reason == "every step is a full step"
     np.testing.assert_allclose(kinematics.resample(plan.trajectory, TIMES_S), drive(), atol=0.1)
 
 
@@ -149,7 +150,7 @@ def test_a_plan_that_would_hit_someone_is_repaired():
     assert plan.check.repairs > 0
     assert plan.check.unsafe_after_s is None
     assert plan.tokens.tolist() != network.ids[0].tolist()
-    _, bare = planned(network, scene, drivefine__candidates=1, drivefine__repair=False)
+    _, bare = planned(network, scene, drivefine__candidates=1, pipeline__repair=False)
     assert bare.check.unsafe_after_s is not None
 
 
@@ -182,7 +183,7 @@ def test_headings_come_from_tokens_unless_they_are_clipped_or_their_waypoint_mov
 
 def test_all_candidates_are_proposed_without_choice():
     network = KnownPlans(drive(8.0), drive(7.0))
-    trajectories = PROPOSALS["drivefine"](
+    trajectories = drivefine.proposals(
         camera_observation(8.0), PlannerContext(config(drivefine__candidates=2), network)
     )
     ends = [kinematics.resample(each, TIMES_S)[-1, 0] for each in trajectories]

@@ -13,7 +13,8 @@ from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import EgoState, Observation, PlanSource, StepKind, Verdict
-from reflectdrive_ros.planning import PLANNERS, constant_velocity
+from reflectdrive_ros.planning import PLANNERS, pipeline
+from reflectdrive_ros.planning.generators import constant_velocity
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError
 from reflectdrive_ros.runtime import engine as engines
 from reflectdrive_ros.runtime.engine import Engine
@@ -32,7 +33,7 @@ def test_without_a_clock_of_ones_own_the_engine_tells_real_times():
 def slow_planner(clock, seconds):
     def plan(state, scene, planner_context):
         clock.now_s += seconds
-        return constant_velocity.plan(state, scene, planner_context)
+        return pipeline.plan(constant_velocity.generate, state, scene, planner_context)
 
     return plan
 
@@ -41,7 +42,7 @@ def slow_planner(clock, seconds):
 def test_every_planner_drives_an_empty_road(name):
     report = engine(name).step(observation(speed=8.0))
     assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER)
-    assert report.plan.trajectory.poses[-1, 0] > 50.0
+    assert report.plan.trajectory.poses[-1, 0] > 6.25 * report.plan.trajectory.horizon_s
 
 
 def test_an_unknown_planner_is_refused_with_the_names_there_are():
@@ -101,7 +102,7 @@ def test_a_planner_gets_the_used_share_of_the_deadline():
         for seconds in (0.02, 0.04):
             clock.now_s += seconds
             shares.append(planner_context.deadline_used())
-        return constant_velocity.plan(state, scene, planner_context)
+        return pipeline.plan(constant_velocity.generate, state, scene, planner_context)
 
     driven = Engine(config(engine__deadline_ms=80.0), clock, planner)
     for k in range(2):
@@ -154,7 +155,7 @@ def test_an_old_plan_is_never_sent_as_new():
 
     def repeating(state, scene, planner_context):
         if "plan" not in old:
-            _, old["plan"] = constant_velocity.plan(state, scene, planner_context)
+            _, old["plan"] = pipeline.plan(constant_velocity.generate, state, scene, planner_context)
         return state, old["plan"]
 
     pilot = Engine(config(), Clock(), repeating)
@@ -179,7 +180,7 @@ def test_a_planner_starts_anew_after_a_plan_that_may_not_be_driven():
 
     def planner(state, scene, planner_context):
         states.append((state.previous is None, state.memory))
-        _, plan = constant_velocity.plan(state, scene, planner_context)
+        _, plan = pipeline.plan(constant_velocity.generate, state, scene, planner_context)
         return PlannerState(plan, 0, "of the last step"), plan
 
     driven, scene = Engine(config(), Clock(), planner), observation(speed=8.0)

@@ -330,7 +330,7 @@ def of_model(model, *words):
 
 def test_a_model_is_scored_with_the_best_of_its_proposals(camera_set, tiny_model, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "eval.json"
-    unrepaired = ("--setting", "reflectdrive2.repair=false")
+    unrepaired = ("--setting", "pipeline.repair=false")
     assert command(eval, *of_model(tiny_model, "--scenes", camera_set, "--json", file, *unrepaired)) == 0
     content = json.loads(file.read_text())
     assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2 (objects)", 5, {})
@@ -442,8 +442,8 @@ def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(camera_set, t
         scenes_config(
             **tiny_model.settings,
             decoding__goal_spacing_m=3.0,
-            reflectdrive2__score_goals=score_goals,
-            reflectdrive2__repair=score_goals,
+            pipeline__select=score_goals,
+            pipeline__repair=score_goals,
         )
         for score_goals in (False, True)
     ]

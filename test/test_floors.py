@@ -41,7 +41,10 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }
-RECIPES = ("constant_velocity", "route_follower", "reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion")
+RECIPES = (
+    *("constant_velocity", "route_follower", "idm_proposals"),
+    *("reflectdrive2", "reflectdrive", "drivefine", "reflexdiffusion"),
+)
 
 # Where a library may be imported: rooms, or single modules.
 ONLY_IN = {
@@ -118,7 +121,9 @@ def breaches(sources):
                 sentences.append(
                     f"{module}:{line} ({room}, floor {FLOORS[room]}) imports {target} (floor {FLOORS[other]})"
                 )
-            pair = [name.removeprefix("planning.").split(".")[0] for name in (module, target)]
+            pair = [
+                name.removeprefix("planning.").removeprefix("generators.").split(".")[0] for name in (module, target)
+            ]
             if room == other == "planning" and pair[0] != pair[1] and set(pair) <= set(RECIPES):
                 sentences.append(f"{module}:{line} imports the recipe {pair[1]}; recipes do not know each other")
     return sentences
@@ -189,7 +194,7 @@ ROOMS = dict.fromkeys(
     (
         *("__init__", "infra.files", "core.domain", "core.geometry", "features", "scoring.scorer", "model.layers"),
         *("maps.osm", "sim.world", "data.scene", "runtime.engine", "evaluation.closed_loop", "ros.node", "training.rl"),
-        *("planning.guard", "planning.reflectdrive", "planning.drivefine"),
+        *("planning.guard", "planning.reflectdrive", "planning.drivefine", "planning.generators.idm_proposals"),
     ),
     ("", False),
 )
@@ -218,6 +223,8 @@ ROOMS = dict.fromkeys(
         ),
         ("planning.drivefine", "from .reflectdrive import plan", "recipes do not know each other"),
         ("planning.reflectdrive", "from . import drivefine", "recipes do not know each other"),
+        ("planning.generators.idm_proposals", "from ..drivefine import plan", "recipes do not know each other"),
+        ("planning.drivefine", "from .generators import idm_proposals", "recipes do not know each other"),
         ("features", "import torch.nn as nn", "features:1 imports torch, which belongs to model"),
         ("runtime.engine", "if True:\n    import torch", "runtime.engine:2 imports torch"),
         ("runtime.torch_backend", "import onnxruntime", "imports onnxruntime"),

@@ -8,9 +8,9 @@ from scenes import SECOND_NS, Clock, config, later, observation, straight_plan, 
 
 from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
 from reflectdrive_ros.planning import guard
-from reflectdrive_ros.planning.assessment import score_candidates
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.planning.repair import repair_points
+from reflectdrive_ros.planning.select import score_candidates
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.scoring.limits import OVER_LINE_MAX_M, STOP_GAP_M

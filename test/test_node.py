@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.core.config import as_yaml
 from reflectdrive_ros.maps.elevation import FLAT_GROUND
-from reflectdrive_ros.planning import constant_velocity
+from reflectdrive_ros.planning import pipeline
+from reflectdrive_ros.planning.generators import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
@@ -233,7 +235,7 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
         if hang.is_set():
             hang.clear()
             time.sleep(2.0)
-        return constant_velocity.plan(state, scene, planner_context)
+        return pipeline.plan(constant_velocity.generate, state, scene, planner_context)
 
     config = patient()
     keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
@@ -259,7 +261,7 @@ def test_a_planner_that_hangs_is_overruled_and_its_old_plan_is_not_sent_afterwar
 
 def test_a_camera_info_that_says_nothing_new_is_not_read_again(tmp_path):
     """Drivers send one with every image; another calibration counts at once."""
-    with node_in_this_process(tmp_path, patient(), constant_velocity.plan) as node:
+    with node_in_this_process(tmp_path, patient(), partial(pipeline.plan, constant_velocity.generate)) as node:
         store, channel = node._store_callback("info:front", False), node._core.inputs.store.infos["front"]
         for width, stamp_ns, read in ((64, 1, 1), (64, 2, 1), (80, 3, 2), (80, 4, 2)):
             message = camera_info("front", width)
@@ -274,7 +276,7 @@ def test_a_camera_info_that_says_nothing_new_is_not_read_again(tmp_path):
 def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
     config = patient()
     published = []
-    with node_in_this_process(tmp_path, config, constant_velocity.plan) as node:
+    with node_in_this_process(tmp_path, config, partial(pipeline.plan, constant_velocity.generate)) as node:
         publish = node._publisher.publish
 
         def slowly(key, message):

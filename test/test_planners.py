@@ -5,7 +5,7 @@ import pytest
 from scenes import cars, config, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
-from reflectdrive_ros.planning import constant_velocity, route_follower
+from reflectdrive_ros.planning.generators import constant_velocity, route_follower
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 
 

@@ -12,7 +12,8 @@ from tiny_net import tiny_net
 
 from reflectdrive_ros.core.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
 from reflectdrive_ros.features.images import WORDS, WordTokenizer, model_inputs
-from reflectdrive_ros.planning import decoding_config, get_planner, reflectdrive, reflectdrive2
+from reflectdrive_ros.planning import decoding_config, get_planner
+from reflectdrive_ros.planning.generators import reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
@@ -68,7 +69,9 @@ def test_without_agents_or_road_the_likeliest_goal_is_driven_to_and_no_check_rep
 
 
 def test_it_is_a_planner_that_needs_a_model():
-    assert get_planner(config(planner="reflectdrive", model__file="x", model__sha256="y")) is reflectdrive.plan
+    assert get_planner(config(planner="reflectdrive", model__file="x", model__sha256="y")).args == (
+        reflectdrive.generate,
+    )
     with pytest.raises(PlanningError, match="has no network"):
         planned(None, camera_observation(8.0))
 

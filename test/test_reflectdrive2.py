@@ -2,6 +2,7 @@
 chooses."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,12 +24,14 @@ from scripted_network import (
 )
 
 from reflectdrive_ros.core import kinematics
+from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import Command, StepKind, Trajectory, Verdict
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
-from reflectdrive_ros.planning import available_planners, reflectdrive2
+from reflectdrive_ros.planning import get_planner, pipeline
+from reflectdrive_ros.planning.generators import reflectdrive2
+from reflectdrive_ros.planning.generators.reflectdrive2 import ReflectDrive2Memory
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
-from reflectdrive_ros.planning.postprocess.waypoints import trajectories
-from reflectdrive_ros.planning.reflectdrive2 import ReflectDrive2Memory, carried_points
+from reflectdrive_ros.planning.postprocess.waypoints import carried_points, trajectories
 from reflectdrive_ros.runtime.engine import Engine
 
 # --- the paper's rhythm ----------------------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
 def test_after_the_deadline_share_no_edit_begins(spent, edits):
     network = Restless(STRAIGHT, SLOW)
     planner_context = PlannerContext(config(), network, deadline_used=lambda: spent)
-    _, plan = reflectdrive2.plan(PlannerState(), camera_observation(speed=8.0), planner_context)
+    _, plan = pipeline.plan(reflectdrive2.generate, PlannerState(), camera_observation(speed=8.0), planner_context)
     assert network.calls.count(("edit", 1)) == edits
     assert plan.tokens[5] == network.ids[0, 5] + (edits > 0)
 
@@ -129,7 +132,7 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     """What edits leave alone stays where it is: the plan is carried in metres and only its new end is rounded."""
     network = ScriptedNetwork(arc_way(speed, curvature))
     plans = drive(
-        network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000, score_goals=False)
+        network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000), pipeline__select=False
     )
     assert [plan.step for plan, _ in plans] == [StepKind.FULL] + [StepKind.LITE] * 100
     truth = kinematics.arc(curvature, speed * plans[0][0].trajectory.times_s)
@@ -161,7 +164,7 @@ def second_step(change, network=None, dt_s=0.1, first=None):
     first = first or camera_observation()
     network = network or ScriptedNetwork(arc_way(curvature=0.0))
     _, (plan, state) = drive(network, [first, change(later(first, dt_s))])
-    return plan.step, state.memory.full_step_reason
+    return plan.step, state.full_step_reason
 
 
 def moved(scene, x, y=0.0):
@@ -196,7 +199,7 @@ def test_a_plan_that_the_car_does_not_follow_is_drafted_again(monkeypatch):
     fast, network = camera_observation(speed=15.0), ScriptedNetwork(arc_way(speed=1.0, curvature=0.0))
     _, (plan, state) = drive(network, [fast, later(fast, 0.3)], Settings())
     assert plan.step is StepKind.FULL
-    assert state.memory.full_step_reason == "the car is 0.4 m from where the last plan has it"
+    assert state.full_step_reason == "the car is 0.4 m from where the last plan has it"
 
 
 def test_a_plan_of_low_confidence_is_drafted_again():
@@ -214,8 +217,11 @@ def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
 
 def test_a_state_of_another_planner_is_no_plan_to_edit():
     plan, state = drive(ScriptedNetwork(arc_way()), frames(1))[0]
-    _, again = reflectdrive2.plan(
-        PlannerState(previous=plan), frames(2)[1], PlannerContext(config(), ScriptedNetwork(arc_way()))
+    _, again = pipeline.plan(
+        reflectdrive2.generate,
+        PlannerState(previous=plan),
+        frames(2)[1],
+        PlannerContext(config(), ScriptedNetwork(arc_way())),
     )
     assert again.step is StepKind.FULL
     assert isinstance(state.memory, ReflectDrive2Memory)
@@ -227,23 +233,23 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
 def test_unusable_inputs_are_one_sentence():
     scene = camera_observation()
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
-        reflectdrive2.plan(PlannerState(), scene, PlannerContext(config()))
+        pipeline.plan(reflectdrive2.generate, PlannerState(), scene, PlannerContext(config()))
     planner_context = PlannerContext(config(), ScriptedNetwork(arc_way()))
     with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 images, expected 6"):
-        reflectdrive2.plan(PlannerState(), replace(scene, cameras=()), planner_context)
+        pipeline.plan(reflectdrive2.generate, PlannerState(), replace(scene, cameras=()), planner_context)
     with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
-        reflectdrive2.plan(PlannerState(), replace(scene, ego=ego(1e30)), planner_context)
+        pipeline.plan(reflectdrive2.generate, PlannerState(), replace(scene, ego=ego(1e30)), planner_context)
 
 
 def test_what_was_not_used_as_it_came_is_remembered():
     scene = camera_observation(instruction="fahren Sie " * 1000)
     ((_, state),) = drive(ScriptedNetwork(arc_way()), [scene])
-    assert "11000 characters" in state.memory.notes[0]
+    assert "11000 characters" in state.notes[0]
 
 
 def test_the_engine_drives_with_it_and_answers_when_it_cannot():
     network = ScriptedNetwork(arc_way(8.0, 0.0))
-    engine = Engine(config(), Clock(), reflectdrive2.plan, network)
+    engine = Engine(config(), Clock(), partial(pipeline.plan, reflectdrive2.generate), network)
     scene = camera_observation(speed=8.0, agents=cars())
     reports = [engine.step(frame) for frame in frames(4, scene=scene)]
     assert [report.verdict for report in reports] == [Verdict.OK] * 4
@@ -325,11 +331,10 @@ def test_the_rhythm_is_a_setting():
 
 
 def test_it_is_offered_only_where_a_model_is_configured():
-    without = available_planners(config(model__file="", model__sha256=""))
-    assert "reflectdrive2" not in without
-    with_model = available_planners(config(model__file="weights.safetensors", model__sha256="00"))
-    assert with_model["reflectdrive2"] is reflectdrive2.plan
-    assert with_model.keys() > without.keys()
+    with pytest.raises(ConfigError, match="needs a model"):
+        get_planner(config(model__file="", model__sha256=""))
+    with_model = get_planner(config(model__file="weights.safetensors", model__sha256="00"))
+    assert with_model.args == (reflectdrive2.generate,)
 
 
 def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():

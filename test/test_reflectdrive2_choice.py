@@ -9,7 +9,8 @@ from scripted_network import LAYOUT, SLOW, STRAIGHT, ScriptedNetwork, arc_way, c
 
 from reflectdrive_ros.core.domain import DrivableGrid
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
-from reflectdrive_ros.planning import assessment, reflectdrive2
+from reflectdrive_ros.planning import assessment, pipeline
+from reflectdrive_ros.planning.generators import reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.scoring.safety import SafetyContext
 
@@ -57,8 +58,14 @@ def test_with_agents_the_score_chooses_a_plan_that_stops_in_time():
     assert len(behind.candidates) == 1
     assert behind.scores[0] > 0.5
     assert behind.scores[1] == 0.0
-    alone = Settings(score_goals=False, repair=False, goal_logprob_margin=0.0)
-    ((unchosen, _),) = drive(network, [camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))], alone)
+    likeliest = Settings(goal_logprob_margin=0.0)
+    ((unchosen, _),) = drive(
+        network,
+        [camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))],
+        likeliest,
+        pipeline__select=False,
+        pipeline__repair=False,
+    )
     assert unchosen.tokens.tolist() == network.ids[0].tolist()
 
 
@@ -78,7 +85,7 @@ def test_a_full_step_is_slower_for_a_car_ahead_and_a_lite_step_keeps_its_profile
     free = camera_observation(agents=cars(), traffic_lights=NO_LIGHTS)
     behind = replace(free, agents=cars((20.0, 0.0, 0.0, 7.0)))  # safe to follow, nearer than the score likes
     _, lite, full = drive(
-        ScriptedNetwork(arc_way(10.0, 0.0)), [free, later(behind, 0.1), later(behind, 0.2)], Settings(repair=False)
+        ScriptedNetwork(arc_way(10.0, 0.0)), [free, later(behind, 0.1), later(behind, 0.2)], pipeline__repair=False
     )
     lite_m, full_m = (plan.trajectory.poses[-1, 0] for plan, _ in (lite, full))
     assert lite_m == pytest.approx(40.0, abs=0.5)
@@ -93,7 +100,7 @@ def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest()
 
     def chosen(log_probs, *others):
         scene = observation(speed=8.0, agents=cars(*others), traffic_lights=NO_LIGHTS)
-        return reflectdrive2.rank_candidates(paths, np.array(log_probs), SafetyContext(scene, config())).order[0]
+        return reflectdrive2.rank(paths, np.array(log_probs), SafetyContext(scene, config()))[0]
 
     margin = 0.125 * 5.0 / 12.0 / reflectdrive2.LOG_PROB_WEIGHT  # log-probability that outweighs 4 m
     assert chosen((0.0, 0.0, 0.0)) == 0
@@ -116,7 +123,7 @@ def test_with_drivable_space_the_score_chooses_a_plan_that_stays_on_it():
 def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
     network = ScriptedNetwork(STRAIGHT, arc_way(8.0, 0.002))  # both run into the car ahead
     scene = camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
-    plain, repaired = (drive(network, [scene], Settings(repair=repair))[0][0] for repair in (False, True))
+    plain, repaired = (drive(network, [scene], pipeline__repair=repair)[0][0] for repair in (False, True))
     assert plain.scores == (0.0, 0.0)
     assert repaired.check.repairs > 0
     assert repaired.scores[0] > 0.5
@@ -140,7 +147,7 @@ def test_what_was_driven_for_the_score_is_not_driven_again_for_the_check(monkeyp
     np.testing.assert_array_equal(plan.trajectory.poses, expected.trajectory.poses)
     assert plan.check == expected.check
     with pytest.raises(AssertionError, match="driven again"):  # a lite step has but one plan, that no score has seen
-        reflectdrive2.plan(state, scenes[1], PlannerContext(config(), network))
+        pipeline.plan(reflectdrive2.generate, state, scenes[1], PlannerContext(config(), network))
 
 
 def test_goals_that_only_fill_their_slots_are_not_drafted():

@@ -13,16 +13,17 @@ from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.core.recipe_config import ReflexDiffusionConfig
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.planning import denoiser as sampling
-from reflectdrive_ros.planning import guard, reflexdiffusion
+from reflectdrive_ros.planning import guard, pipeline
 from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
+from reflectdrive_ros.planning.generators import reflexdiffusion
+from reflectdrive_ros.planning.generators.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.speed_profile import without_reversal
-from reflectdrive_ros.planning.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.repair import repair_points
 from reflectdrive_ros.scoring.safety import SafetyContext
 
 SPEC = VectorSpec(agents=4, lanes=4, route_lanes=4, predicted_agents=2, future_steps=40)
-OFF = ReflexDiffusionConfig(guidance=1.0, reflection=False, repair=False)
+OFF = ReflexDiffusionConfig(guidance=1.0, reflection=False)
 
 
 def future(speed=8.0, turn=0.0):
@@ -56,10 +57,12 @@ class LinearDenoiser:
         return np.stack([target + self.share * (futures - target) for target in self.targets[:context]])
 
 
-def plan(network, settings=OFF, **changes):
+def plan(network, settings=OFF, repair=False, **changes):
     scene = observation(**{"route": straight_route(), **changes})
-    context = PlannerContext(replace(config(), planner="reflexdiffusion", reflexdiffusion=settings), network)
-    state, new_plan = reflexdiffusion.plan(PlannerState(), scene, context)
+    context = PlannerContext(
+        replace(config(pipeline__repair=repair), planner="reflexdiffusion", reflexdiffusion=settings), network
+    )
+    state, new_plan = pipeline.plan(reflexdiffusion.generate, PlannerState(), scene, context)
     return new_plan, state.memory
 
 
@@ -67,7 +70,7 @@ def test_a_plan_is_the_future_that_the_network_predicts():
     new_plan, memory = plan(LinearDenoiser(share=0.0))
     assert len(new_plan.trajectory.poses) == 40
     np.testing.assert_allclose(new_plan.trajectory.poses[-1], [32.0, 0.0, 0.0], atol=1e-9)
-    assert memory.reflections == ()
+    assert memory == ()
 
 
 class RouteDenoiser(LinearDenoiser):
@@ -131,7 +134,7 @@ def test_reflection_off_is_the_base_sampler_to_the_last_bit(monkeypatch):
     none_left, _ = plan(LinearDenoiser(), replace(settings, reflection=True))
     np.testing.assert_array_equal(off.trajectory.poses, never.trajectory.poses)
     np.testing.assert_array_equal(off.trajectory.poses, none_left.trajectory.poses)
-    assert memory.reflections == ()
+    assert memory == ()
 
 
 def test_a_step_that_is_inverted_by_its_own_noise_is_done_again_unchanged():
@@ -215,8 +218,8 @@ def test_an_unconfident_plan_is_reflected_and_reported(monkeypatch):
         LinearDenoiser(with_all=future(8.0, 0.25)),
         replace(OFF, guidance=0.9, reflection=True),
     )
-    assert memory.reflections
-    assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory.reflections)
+    assert memory
+    assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory)
     assert np.isfinite(new_plan.trajectory.poses).all()
 
 

@@ -22,7 +22,8 @@ from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.model.token.rollout import Sampling
-from reflectdrive_ros.planning import reflectdrive2
+from reflectdrive_ros.planning import pipeline
+from reflectdrive_ros.planning.generators import reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.training import rewards, rl_losses, rollouts, settings
@@ -312,7 +313,9 @@ def test_rewards_are_the_scores_that_eval_gives_the_same_plans(privilege_name):
     for number in range(6):
         scene = hand_scenes.scene(f"val-00000-{number:03d}", size=(64, 32), agents=3)
         context = PlannerContext(replace(config, planner="reflectdrive2"), TorchNetwork(net))
-        _, plan = reflectdrive2.plan(PlannerState(), privilege.observe(scene, privilege_name), context)
+        _, plan = pipeline.plan(
+            reflectdrive2.generate, PlannerState(), privilege.observe(scene, privilege_name), context
+        )
         row = driving_scores.score_plans(
             scene.scored(), {"plan": driving_scores.plan_waypoints(plan)[0]}, config.scoring
         )["plan"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drive_logs import log
+from drive_logs import log, measurements
 from rich.console import Console
 from rich.table import Table
 from stored_scenes import store
@@ -144,10 +144,14 @@ def test_eval_of_recordings_is_whole():
 def test_eval_in_closed_loop_is_whole():
     rows = ("reflectdrive2 random weights", "constant_velocity")
     one = [
-        closed_loop.DriveResult(row, 10_849, "town", log(60.0, 33.3), np.ones(1), np.ones((1, 6)), {}, {})
+        closed_loop.DriveResult(
+            row, 10_849, "town", log(60.0, 33.3), measurements(), np.ones(1), np.ones((1, 6)), {}, {}
+        )
         for row in rows
     ]
-    assert_whole(closed_loop._table(closed_loop.Drives(rows, tuple(one), {(rows[0], 3): "its process died"})))
+    drives = closed_loop.Drives(rows, tuple(one), {(rows[0], 3): "its process died"})
+    assert_whole(closed_loop._table(drives))
+    assert_whole(closed_loop._terms_table(drives))
 
 
 @pytest.fixture

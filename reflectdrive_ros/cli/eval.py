@@ -3,7 +3,7 @@ proving-ground scenes (`--scenes test`, with the expert), or in closed loop (`--
 
 Several planners stand side by side with `--planner A B`; settings and weights with one `--variant` each:
 
-    reflectdrive eval --scenes val --variant all --variant no_repair reflectdrive2.repair=false
+    reflectdrive eval --scenes val --variant all --variant no_repair pipeline.repair=false
     reflectdrive eval --closed-loop --variant shipped --variant mine model.file=out/run/weights.safetensors
     reflectdrive eval --scenes test --variant follower planner=route_follower --variant idle planner=constant_velocity
 

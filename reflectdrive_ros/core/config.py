@@ -104,8 +104,8 @@ class CamerasConfig:
     )
     required: bool = setting(
         True,
-        "stop if the cameras are missing; set it to false for constant_velocity and route_follower where there are no "
-        "cameras. reflexdiffusion needs none, whatever this is",
+        "stop if the cameras are missing; set it to false for constant_velocity, route_follower and idm_proposals "
+        "where there are no cameras. reflexdiffusion needs none, whatever this is",
     )
 
 
@@ -372,8 +372,8 @@ class Config:
 
     planner: str = setting(
         "reflectdrive2",
-        "planner: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive, drivefine, "
-        "reflexdiffusion",
+        "planner: constant_velocity, route_follower, idm_proposals, or with a model reflectdrive2, reflectdrive, "
+        "drivefine, reflexdiffusion",
     )
     speed_limit_mps: float = setting(13.9, "used where the map has no limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)

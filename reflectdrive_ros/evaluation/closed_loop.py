@@ -56,8 +56,10 @@ from ..scoring.simulate import DT_S
 from ..sim.drive_log import DriveLog
 from ..sim.render import camera
 from ..sim.world import World, WorldOptions
-from . import worlds, worst_page
+from . import drive_score, worlds, worst_page
+from .drive_measurements import MeasurementRecorder
 from .drive_results import DriveResult, FinishedDrives, Job, abnormalities, logged_errors
+from .drive_score import DriveScore, progress_note, score_metrics
 from .drive_sums import MEASURES, PLAN_SCORES, difference, difference_table, drive_metrics
 from .driving_scores import extend
 from .incidents import IncidentRecorder
@@ -102,6 +104,7 @@ def drive(
     planning_ms: dict[str, list[float]] = {}
     with logged_errors() as errors, World(options, config.vehicle) as world:
         recorder = IncidentRecorder(world, name)
+        measurer = MeasurementRecorder(world.road_map, world.space, world.vehicle)
         engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, planner=recipe, network=network)
         cameras = CameraHistory(world, config) if images else None
         every = round(SCORE_EVERY_S / DT_S)
@@ -118,10 +121,12 @@ def drive(
             verdicts[report.verdict.name] += 1
             sources[report.source.name] += 1
             if step % every == 0:
-                card, _ = world.score(extend(report.plan.trajectory))
+                card, reference = world.score(extend(report.plan.trajectory))
+                measurer.put_plan(float(card.progress_m[0]), reference.progress_m)
                 scores.append([float(getattr(card, name)[0]) for name in ("score", *PLAN_SCORES)])
             events = world.step(report.plan)
             recorder.put((step + 1) * DT_S, report, events)
+            measurer.put(world.ego, world.snapshot.actors, world.speed_limit_mps, world.progress_m, events)
             if any(event.kind == "end_of_route" for event in events):
                 break
         scored = np.array(scores)
@@ -130,6 +135,7 @@ def drive(
             options.seed,
             world.road_map.name,
             world.drive,
+            measurer.measurements(),
             scored[:, 0],
             scored[:, 1:],
             dict(verdicts),
@@ -173,6 +179,14 @@ class Drives:
         return [seed for name, seed in self.failures if name == planner]
 
     @cached_property
+    def scores(self) -> dict[Job, DriveScore]:
+        return drive_score.scores(self.results)
+
+    def metrics(self, results: Sequence[DriveResult]) -> dict[str, Any]:
+        """The scores of some of the drives (`score_metrics`) and their totals (`drive_metrics`)."""
+        return {**score_metrics(results, self.scores), **drive_metrics(results)}
+
+    @cached_property
     def abnormal(self) -> dict[Job, str]:
         """What was wrong with drives, the failed ones first."""
         others = {(each.planner, each.seed): "; ".join(abnormalities(each)) for each in self.results}
@@ -202,6 +216,8 @@ def run_drives(
     results: dict[Job, DriveResult] = {}
     failures: dict[Job, str] = {}
     if finished is not None:
+        if finished.note:
+            console.print(finished.note)
         results |= {job: finished.results[job] for job in jobs if job in finished.results}
         if results:
             console.print(f"{len(results)} of {len(jobs)} drives are in {finished.path}")
@@ -334,6 +350,7 @@ def run_closed_loop(
         if finished is not None:
             finished.discard()
     console.print(_table(drives))
+    console.print(_terms_table(drives))
     if content["differences"]:
         console.print(difference_table(content["differences"], args.by_family))
     if args.worst is not None:
@@ -380,7 +397,7 @@ def _worlds(args: argparse.Namespace) -> Worlds:
 
 
 def table_metrics(drives: Drives) -> dict[str, Any]:
-    """`drive_metrics` of each row under `planners`, with those of each drive; those of the first once more at the top.
+    """`Drives.metrics` of each row under `planners`, with those of each drive; those of the first once more at the top.
 
     `broken_off` is the number of failed drives of a row, `process_deaths` that of processes that died in drives that
     ended; `failures` and `abnormal`, which includes them, give sentences by planner and seed. `differences` are those
@@ -390,14 +407,21 @@ def table_metrics(drives: Drives) -> dict[str, Any]:
     for planner in drives.planners:
         results = drives.of(planner)
         singles = [
-            {"seed": one.seed, "town": one.town, **drive_metrics([one]), **_event_rows(one.log)} for one in results
+            {
+                "seed": one.seed,
+                "town": one.town,
+                **drives.metrics([one]),
+                "drive_measurements": asdict(one.measurements),
+                **_event_rows(one.log),
+            }
+            for one in results
         ]
         broken_off = len(drives.broken_off(planner))
         deaths = sum(one.process_deaths for one in results)
         by_planner[planner] = {
             "broken_off": broken_off,
             "process_deaths": deaths,
-            **drive_metrics(results),
+            **drives.metrics(results),
             "worlds": singles,
         }
     first = drives.planners[0]
@@ -406,7 +430,7 @@ def table_metrics(drives: Drives) -> dict[str, Any]:
         **without_worlds(by_planner[first]),
         "planners": by_planner,
         "differences": {
-            row: {"reference": reference, **difference(drives.of(row), drives.of(reference))}
+            row: {"reference": reference, **difference(drives.of(row), drives.of(reference), drives.metrics)}
             for row, reference in drives.references.items()
         },
         "failures": _by_name(drives.failures),
@@ -434,17 +458,27 @@ def _table(drives: Drives) -> Table:
         listed = _listed_results(results, drives)
         if len(listed) < len(results):
             title = f"closed loop in the proving ground: the {WORST_ROWS} drives of least PDMS, and abnormal ones"
-        rows = [(f"{one.seed}", drive_metrics([one]), 0) for one in listed]
-        rows += [(f"{seed}", drive_metrics([]), 1) for seed in broken_off[:SENTENCES_MAX]]
+        rows = [(f"{one.seed}", drives.metrics([one]), 0) for one in listed]
+        rows += [(f"{seed}", drives.metrics([]), 1) for seed in broken_off[:SENTENCES_MAX]]
         rows += [
-            (f"all {len(results)}" if len(listed) < len(results) else "all", drive_metrics(results), len(broken_off))
+            (f"all {len(results)}" if len(listed) < len(results) else "all", drives.metrics(results), len(broken_off))
         ]
         for index, (world, row, count) in enumerate(rows):
-            cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in MEASURES)
-            table.append((planner if index == 0 else "", world, f"{row['km']:.2f}", *cells, f"{count}"))
+            score, *cells = ("-" if row[key] is None else f"{row[key]:.1f}" for key in ("drive_score", *MEASURES))
+            table.append((planner if index == 0 else "", world, score, f"{row['km']:.2f}", *cells, f"{count}"))
         table.append(())
-    headings = ("planner", "world", "km", *MEASURES.values(), "broken off")
-    return make_table(headings, table, title, texts=2)
+    headings = ("planner", "world", "drive score", "km", *MEASURES.values(), "broken off")
+    return make_table(headings, table, title, progress_note(drives.results), texts=2)
+
+
+def _terms_table(drives: Drives) -> Table:
+    """The terms of the drive score of each row that completed a drive."""
+    rows = [
+        (name, *(f"{value:.1f}" for value in drives.metrics(drives.of(name))["drive_terms"].values()))
+        for name in drives.planners
+        if drives.of(name)
+    ]
+    return make_table(("planner", *drive_score.TERMS.values()), rows, "terms of the drive score, %")
 
 
 def _listed_results(results: Sequence[DriveResult], drives: Drives) -> Sequence[DriveResult]:

@@ -28,6 +28,7 @@ from ..infra.errors import UserError
 from ..scoring.simulate import DT_S
 from ..sim.drive_log import Collision, DriveLog, Event
 from ..sim.traffic.actors import ActorShape
+from .drive_measurements import DriveMeasurements
 from .incidents import Incident
 
 Job = tuple[str, int]  # name of the planner's row, seed
@@ -41,6 +42,7 @@ class DriveResult:
     seed: int
     town: str
     log: DriveLog
+    measurements: DriveMeasurements  # for the score of the drive
     scores: Array  # (S,) PDM score of the plans that were driven, one each second, 0..1
     sub_scores: Array  # (S, 6) the parts of these scores, columns `drive_sums.PLAN_SCORES`, 0..1
     verdicts: Mapping[str, int]  # of the planner's own plans
@@ -93,8 +95,8 @@ def logged_errors() -> Iterator[list[str]]:
 class FinishedDrives:
     """The results of finished drives, each a line of a file; incidents are not part of it.
 
-    Results in a file that was made by something else are dropped. A process can be killed at any time: a line that was
-    cut short is dropped.
+    Results in a file that was made by something else, or without measurements, are dropped; `note` is a sentence on it.
+    A process can be killed at any time: a line that was cut short is dropped.
     """
 
     def __init__(self, file: Path, source: Mapping[str, Any], vehicle: VehicleConfig) -> None:
@@ -104,6 +106,7 @@ class FinishedDrives:
         """
         self.path = file
         self.results: dict[Job, DriveResult] = {}
+        self.note = ""
         self._file = file.open("a+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +115,10 @@ class FinishedDrives:
             raise UserError(f"another process drives for {file}: wait for it to end, or give another --json") from None
         header = json.dumps(source, sort_keys=True).encode() + b"\n"
         self._file.seek(0)
-        if self._file.readline() != header:
+        first = self._file.readline()
+        if first != header:
+            if first:
+                self.note = f"{file} has drives of another program, settings, weights or maps: all are driven again"
             self._file.truncate(0)
             self._file.write(header)
             self._file.flush()
@@ -123,7 +129,10 @@ class FinishedDrives:
         """Reads whole lines, and removes what follows the first other one."""
         for line in self._file:
             try:
-                result = _result_of(json.loads(line), vehicle)
+                row = json.loads(line)
+                if "measurements" not in row and "states" in row:
+                    self.note = f"{self.path} has drives without the terms of their score: these are driven again"
+                result = _result_of(row, vehicle)
             except (ValueError, KeyError, TypeError, AttributeError):
                 break
             if not line.endswith(b"\n"):
@@ -165,6 +174,7 @@ def _row_of(result: DriveResult) -> dict[str, Any]:
         "collisions": [{**asdict(one), "shape": int(one.shape)} for one in log.collisions],
         "progress_m": log.progress_m,
         "limit_distance_m": log.limit_distance_m,
+        "measurements": asdict(result.measurements),
         "scores": result.scores.tolist(),
         "sub_scores": result.sub_scores.tolist(),
         "verdicts": dict(result.verdicts),
@@ -177,6 +187,7 @@ def _row_of(result: DriveResult) -> dict[str, Any]:
 
 def _result_of(row: Mapping[str, Any], vehicle: VehicleConfig) -> DriveResult:
     """Raises ValueError, KeyError, TypeError or AttributeError for anything that `_row_of` does not make."""
+    measurements = row["measurements"]
     log = DriveLog(
         np.array(row["stamps_ns"], np.int64),
         np.array(row["states"], float),
@@ -193,6 +204,7 @@ def _result_of(row: Mapping[str, Any], vehicle: VehicleConfig) -> DriveResult:
         int(row["seed"]),
         str(row["town"]),
         log,
+        DriveMeasurements(**{**measurements, "ttc_steps": tuple(measurements["ttc_steps"])}),
         np.array(row["scores"], float),
         np.array(row["sub_scores"], float).reshape(len(row["scores"]), -1),
         dict(row["verdicts"]),

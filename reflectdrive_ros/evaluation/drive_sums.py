@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,7 @@ def drive_metrics(results: Sequence[DriveResult]) -> dict[str, Any]:
 
 
 PER_DRIVE: Mapping[str, str] = {  # measures of a single drive that are compared, and their headings
+    "drive_score": "drive score",
     "pdms": "PDMS",
     "route_completion": "route %",
     "off_road_time": "off-road %",
@@ -88,13 +89,17 @@ PER_DRIVE: Mapping[str, str] = {  # measures of a single drive that are compared
 }
 
 
-def difference(results: Sequence[DriveResult], reference: Sequence[DriveResult]) -> dict[str, Any]:
+def difference(
+    results: Sequence[DriveResult],
+    reference: Sequence[DriveResult],
+    metrics_of: Callable[[Sequence[DriveResult]], Mapping[str, Any]],
+) -> dict[str, Any]:
     """Means over worlds of the paired differences of PER_DRIVE with 95 % intervals, each world as one unit; under
-    `towns` over the drives of each town, where several worlds are of one.
+    `towns` over the drives of each town, where several worlds are of one. `metrics_of` gives PER_DRIVE of a drive.
     """
     own, others = ({result.seed: result for result in some} for some in (results, reference))
     seeds = [seed for seed in own if seed in others]
-    pairs = [(drive_metrics([own[seed]]), drive_metrics([others[seed]])) for seed in seeds]
+    pairs = [(metrics_of([own[seed]]), metrics_of([others[seed]])) for seed in seeds]
     towns = np.array([own[seed].town for seed in seeds])
 
     def means(selected: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> dict[str, Any]:
@@ -110,8 +115,8 @@ def difference(results: Sequence[DriveResult], reference: Sequence[DriveResult])
 
 
 def difference_table(differences: Mapping[str, Mapping[str, Any]], by_town: bool) -> Table:
-    """PDMS of each row less that of its reference with the interval; the other measures with a mark where their
-    interval excludes 0."""
+    """The drive score of each row less that of its reference with the interval; the other measures with a mark where
+    their interval excludes 0."""
     rows: list[tuple[str, ...]] = []
     first, *others = PER_DRIVE
     for name, all_worlds in differences.items():

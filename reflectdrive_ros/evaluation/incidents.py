@@ -53,6 +53,11 @@ class Incident:
     road: tuple[Array, ...]  # rings (V, 2)
 
 
+def is_fault(event: Event) -> bool:
+    """Whether an event is one of KINDS, and of collisions one at fault."""
+    return event.kind in KINDS and not (event.kind == "collision" and event.text.endswith("not at fault"))
+
+
 class IncidentRecorder:
     """Keeps the last seconds of a drive and makes incidents of its events."""
 
@@ -78,7 +83,7 @@ class IncidentRecorder:
             )
         )
         for event in events:
-            if event.kind in KINDS and not (event.kind == "collision" and event.text.endswith("not at fault")):
+            if is_fault(event):
                 self._found.append(self._incident(event))
 
     def incidents(self) -> tuple[Incident, ...]:

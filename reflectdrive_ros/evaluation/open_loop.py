@@ -42,7 +42,7 @@ from ..infra.files import path_text
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
 from ..infra.storage import location
-from ..planning import PROPOSALS, get_planner
+from ..planning import generator_spec, get_planner
 from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from . import displacement, driving_scores, scene_sets
@@ -171,7 +171,7 @@ def evaluate(
             parts = {note.file: part for note, part in done}
     result = Result(
         scores={driver: [] for driver in (EXPERT, *variants)},
-        best={name: [] for name, variant in variants.items() if variant.planner_name in PROPOSALS},
+        best={name: [] for name, variant in variants.items() if generator_spec(variant.config).proposals is not None},
         references=references(variants),
         distances={driver: [] for driver in variants},
         expected=expected_scenes(index, families, limit),
@@ -266,11 +266,9 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    # what no planner uses is not computed
-    space = any(variant.is_learned for variant in variants.values())
-    vectors = any(variant.uses_vectors for variant in variants.values())
+    vectors = any(variant.uses_vectors for variant in variants.values())  # what no planner uses is not computed
     observations = {
-        variant.privilege: privileges_of.observe(scene, variant.privilege, space, vectors)
+        variant.privilege: privileges_of.observe(scene, variant.privilege, vectors=vectors)
         for variant in variants.values()
     }
     networks: dict[object, AnyNetwork | None] = {}  # rows that share one decode a scene once
@@ -282,7 +280,7 @@ def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> Sco
         try:
             plan = driving_scores.plan_once(variant.planner(), observation, context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]
-            if variant.planner_name in PROPOSALS:
+            if generator_spec(variant.config).proposals is not None:
                 proposals = _plan_waypoints_to_all_goals(plan, observation, context)
                 best[name] = driving_scores.best_score(scored, proposals, config.scoring)
         except PlanningError as fault:
@@ -311,7 +309,10 @@ def _plan_waypoints_to_all_goals(plan: Plan, observation: Observation, context: 
     plans = driving_scores.plan_waypoints(plan)
     if plan.candidates:
         return plans
-    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in PROPOSALS[config.planner](observation, context)]
+    proposals = generator_spec(config).proposals
+    if proposals is None:
+        return plans
+    others = [kinematics.resample(each, WAYPOINT_TIMES_S) for each in proposals(observation, context)]
     return np.concatenate([plans, np.stack(others)])
 
 

@@ -1,7 +1,7 @@
 """The rows of an evaluation: each is a planner with its settings and weights, and what the planner is given.
 
     rows = of_planners(config, ["reflectdrive2", "route_follower"], privileges=["objects"])
-    rows = of_settings(config, parse([["all"], ["no_repair", "reflectdrive2.repair=false"]]), privileges=["objects"])
+    rows = of_settings(config, parse([["all"], ["no_repair", "pipeline.repair=false"]]), privileges=["objects"])
     network = rows["all (objects)"].network()
 
 Rows of one table are compared pairwise on the same scenes or drives, each with the first row that is given as much.

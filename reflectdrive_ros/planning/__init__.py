@@ -1,80 +1,45 @@
-"""The planners by name. Each is one function that follows its paper."""
+"""Planning: generators propose plans, one pipeline selects and repairs them. Planners are listed by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
 
-from ..core.config import DENOISER_PLANNERS, Config, ConfigError
-from ..core.domain import Observation, Trajectory
+from ..core.config import Config, ConfigError
 from ..core.recipe_config import DecodingConfig
 from . import pipeline
-from .generators import constant_velocity, drivefine, reflectdrive, reflectdrive2, reflexdiffusion, route_follower
-from .planner import Planner, PlannerContext
+from .candidates import GeneratorSpec
+from .generators import GENERATORS
+from .planner import Planner
 
-PLANNERS: dict[str, Planner] = {
-    "constant_velocity": partial(pipeline.plan, constant_velocity.generate),
-    "route_follower": partial(pipeline.plan, route_follower.generate),
-}
-CAMERA_FREE = (*PLANNERS, *sorted(DENOISER_PLANNERS))  # they use no images, so none need be rendered or read
-VECTOR_PLANNERS = DENOISER_PLANNERS  # they read lanes with their lights, and history; others pay nothing
-LEARNED: dict[str, Planner] = {  # they need the weights of a network
-    "drivefine": partial(pipeline.plan, drivefine.generate),
-    "reflectdrive": partial(pipeline.plan, reflectdrive.generate),
-    "reflectdrive2": partial(pipeline.plan, reflectdrive2.generate),
-    "reflexdiffusion": partial(pipeline.plan, reflexdiffusion.generate),
-}
-PROPOSALS: dict[
-    str, Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
-] = {  # all candidates, without choice or repair
-    "drivefine": drivefine.proposals,
-    "reflectdrive": reflectdrive.proposals,
-    "reflectdrive2": reflectdrive2.proposals,
-}
-PREFETCHABLE_DRAFTS = {
-    "reflectdrive2": reflectdrive2.draft_inputs
-}  # planners whose first draft depends on the scene alone
+PLANNERS = tuple(name for name, spec in GENERATORS.items() if spec.network is None)  # they need no weights
+LEARNED = tuple(name for name, spec in GENERATORS.items() if spec.network is not None)
+CAMERA_FREE = tuple(name for name, spec in GENERATORS.items() if not spec.images)  # no images are rendered or read
+VECTOR_PLANNERS = tuple(name for name, spec in GENERATORS.items() if spec.vectors)
+
+
+def generator_spec(config: Config) -> GeneratorSpec:
+    """Of the configured planner. Raises ConfigError naming the planners."""
+    spec = GENERATORS.get(config.planner)
+    if spec is None:
+        raise ConfigError(f"planner is '{config.planner}', expected one of {', '.join(GENERATORS)}")
+    return spec
 
 
 def get_planner(config: Config) -> Planner:
     """The configured planner. Raises ConfigError naming the available planners, or what is missing."""
-    planners = available_planners(config)
-    if config.planner in planners:
-        return planners[config.planner]
-    if config.planner in LEARNED:
+    spec = generator_spec(config)
+    if spec.network is not None and not config.model.file:
         raise ConfigError(
             f"planner {config.planner} needs a model: set model.file and model.sha256, or give --model FILE"
         )
-    raise ConfigError(f"planner is '{config.planner}', expected one of {', '.join((*PLANNERS, *LEARNED))}")
+    return partial(pipeline.plan, spec.generate)
 
 
 def needed_capabilities(config: Config) -> frozenset[str]:
-    """Capabilities that the configured planner needs of its token network."""
-    needs = {
-        "drivefine": drivefine.needs(config.drivefine),
-        "reflectdrive": reflectdrive.NEEDS,
-        "reflectdrive2": reflectdrive2.NEEDS,
-    }
-    return needs.get(config.planner, frozenset())
-
-
-def available_planners(config: Config) -> dict[str, Planner]:
-    """The planners that can run with a configuration: learned ones need model weights."""
-    return {**PLANNERS, **LEARNED} if config.model.file else dict(PLANNERS)
-
-
-@dataclass(frozen=True)
-class ReflectDriveDecoding(DecodingConfig):
-    """`decoding` with number and spacing of the goals and the guidance of `reflectdrive`."""
-
-    guidance: float = 0.0  # weight of classifier-free guidance
+    """Capabilities that the configured planner needs of its network."""
+    return generator_spec(config).needs(config)
 
 
 def decoding_config(config: Config) -> DecodingConfig:
-    """Decoding settings of the configured planner."""
-    if config.planner != "reflectdrive":
-        return config.decoding
-    settings = config.reflectdrive
-    own = {name: getattr(settings, name) for name in ("goals", "goal_spacing_m", "guidance")}
-    return ReflectDriveDecoding(**asdict(config.decoding) | own)
+    """Decoding settings of the configured planner's network."""
+    return generator_spec(config).decoding(config)

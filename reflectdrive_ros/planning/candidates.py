@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
+from ..core.config import Config
 from ..core.domain import Array, Observation, StepKind, TokenTrace, Trajectory
+from ..core.recipe_config import DecodingConfig
 from ..core.tokens import TokenLayout
-from .planner import PlannerContext, PlannerState
+from .planner import PlannerContext, PlannerState, Prefilled
 from .postprocess.waypoints import waypoints
 
 
@@ -24,7 +27,7 @@ class TokenPlans:
     ids: Array  # (M, T) int32
     waypoints: Array  # (M, 8, A) their values before smoothing: x m, y m, heading rad; finer where tokens were kept
     layout: TokenLayout
-    redraft: Callable[[Array], Array]  # partly masked ids (M, T) -> complete ids, in one step of the network
+    redraft: Callable[[Array], Array] | None = None  # masked ids (M, T) -> complete ids, where tokens are searched
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,3 +58,28 @@ def of_trajectories(trajectories: tuple[Trajectory, ...], step: StepKind = StepK
 
 
 Generator = Callable[[PlannerState, Observation, PlannerContext], Candidates]
+DraftInputs = Callable[[Prefilled, Observation, PlannerContext], tuple[Array, tuple[int, ...]]]
+Proposals = Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
+
+
+def no_capabilities(config: Config) -> frozenset[str]:
+    return frozenset()
+
+
+def default_decoding(config: Config) -> DecodingConfig:
+    return config.decoding
+
+
+@dataclass(frozen=True)
+class GeneratorSpec:
+    """What the other rooms have to know of a generator. Each generator's module has one as SPEC."""
+
+    name: str
+    generate: Generator
+    network: Literal["token", "denoiser"] | None = None  # the kind of its network; None: it has none
+    images: bool = False  # whether it reads camera images
+    vectors: bool = False  # whether it reads lanes with their lights, and the agents' history; others pay nothing
+    needs: Callable[[Config], frozenset[str]] = no_capabilities  # of its network
+    decoding: Callable[[Config], DecodingConfig] = default_decoding  # of its network
+    draft_inputs: DraftInputs | None = None  # of a first draft that depends on the scene alone, to prefetch it
+    proposals: Proposals | None = None  # all its plans, most probable first, without choice or repair

@@ -6,8 +6,8 @@ PlanningError, with one sentence as its message, if it cannot plan; the engine t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -34,6 +34,7 @@ class PlannerState:
     memory: object = None  # state of the generator, in its own type
     notes: tuple[str, ...] = ()  # of the last step: sentences on inputs that were replaced, cut or ignored
     full_step_reason: str = ""  # why the last step was a full one; empty after a lite step
+    stage_ms: Mapping[str, float] = field(default_factory=dict)  # duration of each stage of the last step
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +220,11 @@ def prefill_sequences(network: Network, inputs: ModelInputs) -> Prefilled:
     return Prefilled(network.prefill(inputs), masked, np.zeros(1), np.ones(1, bool))
 
 
+def no_clock() -> float:
+    """Seconds of a clock that stands: stages take no time."""
+    return 0.0
+
+
 def no_deadline() -> float:
     """Share of the deadline used, if there is no deadline: 0."""
     return 0.0
@@ -233,6 +239,7 @@ class PlannerContext:
     make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
     deadline_used: Callable[[], float] = no_deadline  # elapsed share of the deadline, 0 at the start of the step
     safety: SafetyContext | None = None  # of the step's observation
+    clock: Callable[[], float] = no_clock  # seconds, of the durations of stages
 
     def safety_context(self, observation: Observation) -> SafetyContext:
         """The SafetyContext of the step, or a new one if the caller shares none for this observation."""

@@ -210,9 +210,6 @@ def run_repair(
     ids = np.asarray(ids, np.int32)
     evaluation = evaluate(safety_context, driven[None], states)
     if evaluation.safe[0]:
-        returning = return_to_route(driven, safety_context) if settings.iterations else None
-        if returning is not None:
-            return _without_tokens(returning, driven, safety_context, layout)
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(safety_context, evaluation)
     far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
@@ -341,8 +338,8 @@ def _merge(reached: Array, safety_context: SafetyContext) -> Array:
     return np.asarray(poses[..., :2] + offsets_m[..., None] * normal)
 
 
-def return_to_route(points: Array, safety_context: SafetyContext) -> Assessment | None:
-    """The path back to the route from a plan through points (P, 2). None unless the plan is short, ends off its lane
+def return_to_route(points: Array, safety_context: SafetyContext) -> Array | None:
+    """Points (P, 2) of the path back to the route from a plan through points (P, 2). None unless the plan is short, ends off its lane
     and does not lead back, and a path back is safe and within the vehicle limits.
 
     The path has the distances of the plan. The controller hardly steers a creeping car: a second path accelerates to
@@ -370,7 +367,7 @@ def return_to_route(points: Array, safety_context: SafetyContext) -> Assessment 
     if not sound.any():
         return None
     _, left = geometry.project(safety_context.route, assessment.states[:, -1, :2])
-    return assessment.one(int(np.argmin(np.where(sound, np.abs(left), np.inf))))
+    return np.asarray(assessment.points[int(np.argmin(np.where(sound, np.abs(left), np.inf)))])
 
 
 def _return_distances(speed_mps: float, count: int) -> Array:

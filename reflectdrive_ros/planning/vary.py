@@ -45,14 +45,15 @@ class Variants:
         return ", ".join(parts)
 
 
-def variants(points: Array, speed_mps: float, slower: bool = True) -> Variants:
+def variants(points: Array, speed_mps: float, sideways: bool) -> Variants:
     """All combinations of the changes of a plan through points (8, 2) of a car that drives at `speed_mps`.
 
-    `slower`: whether decelerations are among them.
+    `sideways`: whether offsets and bulges are among them. They must not be where the edge of the road is unknown:
+    chosen ten times a second, small offsets add up to a lane.
     """
     length_m = float(geometry.arc_lengths(np.concatenate([np.zeros((1, 2)), points]))[-1])
-    lateral = speed_mps >= LATERAL_MIN_MPS and length_m >= LATERAL_LENGTH_MIN_M
-    changes = combinations(slower, lateral)
+    lateral = sideways and speed_mps >= LATERAL_MIN_MPS and length_m >= LATERAL_LENGTH_MIN_M
+    changes = combinations(lateral)
     shifted = shift(points, changes[:, 1], changes[:, 2]) if lateral else np.repeat(points[None], len(changes), axis=0)
     varied = decelerate(shifted, changes[:, 0])
     varied[0] = points
@@ -60,10 +61,10 @@ def variants(points: Array, speed_mps: float, slower: bool = True) -> Variants:
 
 
 @lru_cache
-def combinations(slower: bool, lateral: bool) -> Array:
+def combinations(lateral: bool) -> Array:
     """(V, 3) deceleration, offset and bulge of each variant; zeros first."""
     grid = np.meshgrid(
-        DECELERATIONS_MPS2 if slower else (0.0,),
+        DECELERATIONS_MPS2,
         OFFSETS_M if lateral else (0.0,),
         BULGES_M if lateral else (0.0,),
         indexing="ij",

@@ -329,6 +329,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "Observation.route is empty",
         "the route is empty",
         "Observation.route_limits_mps",
+        "Candidates.points",
         "Observation.history",
         "Observation.… has",
         "Agents.",

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from ..core.config import DENOISER_PLANNERS, Config, ConfigError
+from ..core.config import Config, ConfigError
 from ..core.domain import (
     Agents,
     EgoState,
@@ -35,7 +35,7 @@ from ..core.domain import (
 )
 from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
-from ..planning import LEARNED, PREFETCHABLE_DRAFTS, decoding_config, get_planner, guard, needed_capabilities
+from ..planning import LEARNED, decoding_config, generator_spec, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
 from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError
@@ -74,6 +74,7 @@ class Engine:
         `prefetch_scenes`: encode the observations given to `prefetch` at once, if the network supports it; for replays.
         Raises ConfigError or ModelFileError: one sentence with what to change. No other planner is used instead.
         """
+        is_configured = planner is None
         if planner is None:
             planner = get_planner(config)
             if config.planner in LEARNED:
@@ -95,15 +96,15 @@ class Engine:
         self._clock = clock
         self._planner = planner
         self._start_s = clock()  # of the step
-        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used)
+        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used, clock=clock)
         self._prefetcher: Prefetcher | None = None
         concurrent = prefetch_scenes and getattr(network, "concurrent", False)
         if concurrent and network is not None and network.kind == "token":
-            draft_inputs = PREFETCHABLE_DRAFTS.get(config.planner) if planner is get_planner(config) else None
+            draft_inputs = generator_spec(config).draft_inputs if is_configured else None
             self._prefetcher = ahead = Prefetcher(
                 network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
             )
-            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used)
+            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used, clock=clock)
         self.reset()
 
     def reset(self) -> None:
@@ -125,12 +126,13 @@ class Engine:
         planning = self._clock()
         plan: Plan | None = None
         full_step_reason, notes, ahead_s = "", tuple[str, ...](), 0.0
+        stages_ms: Mapping[str, float] = {}
         try:
             self._off_route = off_route_reason(observation.route, self._config.route, was_off=bool(self._off_route))
             if self._off_route:
                 raise PlanningError(self._off_route)
             state, plan = self._planner(self._state, observation, replace(self._planner_context, safety=safety_context))
-            full_step_reason, notes = state.full_step_reason, state.notes
+            full_step_reason, notes, stages_ms = state.full_step_reason, state.notes, state.stage_ms
             plan = slow_to_limits(plan, safety_context)
             judging = self._clock()
             ahead_s = self._prefetcher.overlap_s() if self._prefetcher is not None else 0.0
@@ -160,6 +162,7 @@ class Engine:
         done = self._clock()
         timings = {
             "stop": 1e3 * (planning - start_s),
+            **stages_ms,
             "plan": 1e3 * (judging + ahead_s - planning),
             "guard": 1e3 * (done - judging),
             "total": 1e3 * (done + ahead_s - start_s),
@@ -306,7 +309,7 @@ def planner_note(config: Config) -> str:
 def network_domain_note(config: Config) -> str:
     """A sentence if the planner's network was trained on other images than it gets; empty if not, if its card does not
     say, and for a planner that reads no images."""
-    if config.planner not in LEARNED or config.planner in DENOISER_PLANNERS:
+    if config.planner not in LEARNED or not generator_spec(config).images:
         return ""
     trained, images = training_domain(config.model), config.cameras.domain
     return f"the network was trained on {trained}, not on {images}" if trained and images not in trained else ""
@@ -317,16 +320,11 @@ def takes_black_images(network: AnyNetwork | None) -> bool:
     return network is not None and "camera_dropout" in network.capabilities
 
 
-def network_kind_of(planner: str) -> str:
-    """The kind of network that a learned planner uses."""
-    return "denoiser" if planner in DENOISER_PLANNERS else "token"
-
-
 def check_network(config: Config, network: AnyNetwork | None) -> None:
     """Raises ConfigError if the network is of another kind than the configured planner uses, if it lacks a capability
     that the planner needs, or if the configured cameras are not those of the network.
     """
-    needed_kind = network_kind_of(config.planner)
+    needed_kind = generator_spec(config).network
     if network is not None and network.kind != needed_kind:
         raise ConfigError(
             f"planner {config.planner} needs a network of kind {needed_kind}, but {config.model.file} is of kind "

@@ -29,8 +29,8 @@ from ..core.vector_spec import VectorSpec
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
 from ..infra.installing import pip_extra
-from ..planning import ReflectDriveDecoding
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
+from ..planning.generators.reflectdrive import ReflectDriveDecoding
 from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
 from .graphs import GoalChoice
 from .model_file import ModelFileError, check_card, network_kind, read_card, resolve_path, verified_sha256

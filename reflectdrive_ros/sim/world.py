@@ -166,6 +166,11 @@ class World:
         return self._route.speed_limit_mps(self._at_m)
 
     @property
+    def progress_m(self) -> float:
+        """Along the route, since the start."""
+        return self._driven_m + self._at_m
+
+    @property
     def drive(self) -> DriveLog:
         """The drive up to now."""
         return self._recorder.log()
@@ -306,8 +311,8 @@ class World:
         heading = np.stack([np.cos(actors.poses[:, 2]), np.sin(actors.poses[:, 2])], axis=1)
         self._history.put(self.stamp_ns, actors.ids.tolist(), actors.poses, actors.speeds_mps[:, None] * heading)
         route = local_map.route_with_neighbours(self.road_map, self._route_lanes())
-        progress_m = self._driven_m + self._at_m
-        return self._recorder.watch(self.stamp_ns, self._ego, self.snapshot, route, progress_m, self.speed_limit_mps)
+        limit_mps = self.speed_limit_mps
+        return self._recorder.watch(self.stamp_ns, self._ego, self.snapshot, route, self.progress_m, limit_mps)
 
     def _navigate(self) -> tuple[Event, ...]:
         """Updates the ego's arc length on its route; replaces the route if the ego has left it for good."""

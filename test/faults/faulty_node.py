@@ -2,22 +2,22 @@
 
 import os
 import time
+from dataclasses import replace
 
-from reflectdrive_ros import planning
-from reflectdrive_ros.planning import reflectdrive2
+from reflectdrive_ros.planning.generators import GENERATORS, reflectdrive2
 from reflectdrive_ros.ros import node
 
 HANG_S = 1.0
 
 
-def plan(state, scene, planner_context):
+def generate(state, scene, planner_context):
     if scene.instruction == "raise":
         raise RuntimeError("planted")
     if scene.instruction == "hang":
         time.sleep(HANG_S)
-    return reflectdrive2.plan(state, scene, planner_context)
+    return reflectdrive2.generate(state, scene, planner_context)
 
 
 if __name__ == "__main__":
-    planning.LEARNED["reflectdrive2"] = plan
+    GENERATORS["reflectdrive2"] = replace(GENERATORS["reflectdrive2"], generate=generate)
     os._exit(node.main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...core.domain import PLAN_DT_S, PLAN_HORIZON_S, Observation, StepKind, Trajectory
-from ..candidates import Candidates, of_trajectories
+from ..candidates import Candidates, GeneratorSpec, of_trajectories
 from ..planner import PlannerContext, PlannerState
 
 
@@ -14,3 +14,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     poses = np.zeros((len(times_s), 3))
     poses[:, 0] = max(observation.ego.speed_mps, 0.0) * times_s
     return of_trajectories((Trajectory(poses, PLAN_DT_S),), StepKind.BASELINE)
+
+
+SPEC = GeneratorSpec("constant_velocity", generate)

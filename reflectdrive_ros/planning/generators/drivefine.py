@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ...core.config import Config
 from ...core.domain import PLAN_DT_S, Array, Observation, Trajectory
 from ...core.recipe_config import DriveFineConfig
 from ...core.tokens import cosine_schedule
-from ..candidates import Candidates, TokenPlans
+from ..candidates import Candidates, GeneratorSpec, TokenPlans
 from ..planner import Network, PlannerContext, PlannerState, can_score, network_inputs, redrafter, token_trace
 from ..postprocess.waypoints import postprocess, token_headings, trajectories
 
@@ -43,7 +44,7 @@ class SampledPlans:
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     config = planner_context.config
     settings, safety_context = config.drivefine, planner_context.safety_context(observation)
-    network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
+    network, inputs = network_inputs("drivefine", observation, planner_context, needs(config))
     layout = network.layout
 
     by_score = config.pipeline.select and can_score(observation)
@@ -75,8 +76,9 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     )
 
 
-def needs(settings: DriveFineConfig) -> frozenset[str]:
+def needs(config: Config) -> frozenset[str]:
     """Capabilities of its network."""
+    settings = config.drivefine
     return frozenset({"refine"} if settings.refine else ()) | frozenset({"sampling"} if settings.candidates > 1 else ())
 
 
@@ -101,9 +103,12 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     """All candidates, the most probable tokens first, without choice or repair. Raises PlanningError as `plan` does."""
     config = planner_context.config
     settings, road = config.drivefine, planner_context.safety_context(observation).road
-    network, inputs = network_inputs("drivefine", observation, planner_context, needs(settings))
+    network, inputs = network_inputs("drivefine", observation, planner_context, needs(config))
     finished = sample_plans(network, network.prefill(inputs), settings.candidates, settings, observation.stamp_ns)
     waypoints = network.layout.decode(finished.ids)
     points = postprocess(waypoints[..., :2], observation.ego, network.layout.waypoint_noise_m, road)
     headings = token_headings(waypoints, points, network.layout)
     return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road, headings)
+
+
+SPEC = GeneratorSpec("drivefine", generate, "token", images=True, needs=needs, proposals=proposals)

@@ -15,14 +15,17 @@ the scenes (usually a tenth). Without that capability guidance raises PlanningEr
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 import numpy as np
 
+from ...core.config import Config
 from ...core.domain import PLAN_DT_S, Array, Observation, Trajectory
-from ...core.recipe_config import ReflectDriveConfig
+from ...core.recipe_config import DecodingConfig, ReflectDriveConfig
 from ...core.tokens import decoding_rounds, draft_schedule
 from ...features.images import ModelInputs
 from ..assessment import assess, evaluate
-from ..candidates import Candidates, TokenPlans
+from ..candidates import Candidates, GeneratorSpec, TokenPlans
 from ..planner import (
     Network,
     PlannerContext,
@@ -37,6 +40,20 @@ from ..planner import (
 from ..postprocess.waypoints import postprocess, trajectories
 
 NEEDS = frozenset({"goals"})  # capabilities of its network
+
+
+@dataclass(frozen=True)
+class ReflectDriveDecoding(DecodingConfig):
+    """`decoding` with number and spacing of the goals and the guidance of `reflectdrive`."""
+
+    guidance: float = 0.0  # weight of classifier-free guidance
+
+
+def decoding_config(config: Config) -> DecodingConfig:
+    """Decoding settings of its network."""
+    settings = config.reflectdrive
+    own = {name: getattr(settings, name) for name in ("goals", "goal_spacing_m", "guidance")}
+    return ReflectDriveDecoding(**asdict(config.decoding) | own)
 
 
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
@@ -99,3 +116,14 @@ def draft_plans(
         return network.guided_step(scene.context, unconditional, ids, limit, settings.guidance)
 
     return run_rounds(step, actions, decoding_rounds(len(network.layout.free), settings.draft_rounds, 0))
+
+
+SPEC = GeneratorSpec(
+    "reflectdrive",
+    generate,
+    "token",
+    images=True,
+    needs=lambda config: NEEDS,
+    decoding=decoding_config,
+    proposals=proposals,
+)

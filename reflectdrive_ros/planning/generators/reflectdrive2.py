@@ -26,7 +26,7 @@ from ...core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Pla
 from ...core.recipe_config import ReflectDrive2Config
 from ...core.tokens import TokenLayout, draft_schedule
 from ...scoring.safety import SafetyContext
-from ..candidates import Candidates, TokenPlans
+from ..candidates import Candidates, GeneratorSpec, TokenPlans
 from ..planner import (
     Network,
     PlannerContext,
@@ -294,3 +294,14 @@ def rank(points: Array, log_probs: Array, safety_context: SafetyContext) -> Arra
         first = select_goal(points[:, -1], log_probs, scored.safest, ego, settings)
     order = np.argsort(-scored.scores, kind="stable")
     return np.concatenate([[first], order[order != first]])
+
+
+SPEC = GeneratorSpec(
+    "reflectdrive2",
+    generate,
+    "token",
+    images=True,
+    needs=lambda config: NEEDS,
+    draft_inputs=draft_inputs,
+    proposals=proposals,
+)

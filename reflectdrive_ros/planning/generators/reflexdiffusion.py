@@ -25,7 +25,7 @@ from ...core.domain import Array, Observation, Trajectory
 from ...core.recipe_config import ReflexDiffusionConfig
 from ...features.vectors import VectorInputs, vector_inputs
 from ...scoring.safety import SafetyContext
-from ..candidates import Candidates
+from ..candidates import Candidates, GeneratorSpec
 from ..confidence import confidence
 from ..denoiser import (
     Denoiser,
@@ -209,3 +209,6 @@ def reachable(trajectory: Trajectory, speed_mps: float) -> Trajectory:
         return trajectory
     (delayed,) = trajectories(limited[None], speed_mps, trajectory.dt_s)
     return delayed
+
+
+SPEC = GeneratorSpec("reflexdiffusion", generate, "denoiser", vectors=True)
