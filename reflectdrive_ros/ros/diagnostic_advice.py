@@ -24,6 +24,8 @@ STATUSES = {  # name of a status, `…` for a camera
     "operation_mode": "who drives; shown once received",
     "turn_indicators_status": "what the car's indicators show; shown once received",
     "planner": "the last step: verdict, source, times; ERROR: the stop plan is sent, or five steps in a row were late",
+    "candidates": "of the check node: messages of candidates of other planners",
+    "candidate …": "of the check node: verdict on a candidate, what was changed, what it was checked against",
     "parameters": "how parameters of a launch tree were used; shown where there are any",
 }
 
@@ -381,6 +383,11 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "this ONNX Runtime has no CUDA",
         "which no exported graph has",
     ),
+    # --- candidates of other planners
+    "The reason follows; `check.unchecked` passes such candidates on or drops them": ("unchecked and …: …",),
+    "UNSAFE candidate, and neither braking along its path nor along the route is safe: it is passed on with score 0": (
+        "no safe change was found",
+    ),
     # --- the node
     "The watchdog stopped the car: the planner hangs": ("the planner has been busy",),
     "The watchdog stopped the car: check the anchor camera": ("no new image",),
@@ -430,6 +437,7 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "launched in parts",
         "launched in parts (…)",
         "leave it empty",
+        "left out",
         "no TF32",
         "no image",
         "no orientation",
@@ -437,8 +445,10 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "not finite",
         "or raise inputs.…",
         "or set inputs.lanelet_map to the map's .osm file",
+        "passed on",
         "passed through",
         "reflectdrive engine",
+        "replaced by a stop along its path",
         "room to run …",
         "search.ids has shape …, expected (…,)",
         "search.waypoint is …, expected 0..…",
