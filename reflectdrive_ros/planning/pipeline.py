@@ -164,7 +164,7 @@ def finish(
         tuple(result[1:]),
         tuple(scores.tolist()),
         None if candidates.ids is None else candidates.ids[source],
-        trace=candidates.trace,
+        trace=candidates.trace if source == 0 else None,  # of the first candidate
     )
 
 

@@ -350,6 +350,11 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "relax_profiles got",
         "noisy futures are",
     ),
+    "Value `change`: how the planner's plan was varied for a better driving score": (
+        "m/s^2 slower",
+        "at half time",
+        "m to the",
+    ),
     "Value `full_step_reason`: why the last step planned from scratch": (
         "every step is a full step",
         "there is no plan to edit",
