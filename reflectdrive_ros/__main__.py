@@ -132,6 +132,11 @@ def planner() -> None:
     load_module("planner", f"{__package__}.ros.node").program()
 
 
+def check() -> None:
+    """`ros2 run reflectdrive check`"""
+    load_module("check", f"{__package__}.ros.check_node").program()
+
+
 def world() -> None:
     """`ros2 run reflectdrive world`"""
     load_module("world", f"{__package__}.demo.world_node").program()

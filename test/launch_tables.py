@@ -8,8 +8,8 @@ from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
-REPLAY, DEMO, AUTOWARE = (
-    ROOT / "launch" / name for name in ("replay.launch.py", "demo.launch.py", "autoware.launch.xml")
+CHECK, REPLAY, DEMO, AUTOWARE = (
+    ROOT / "launch" / name for name in ("check.launch.py", "replay.launch.py", "demo.launch.py", "autoware.launch.xml")
 )
 
 

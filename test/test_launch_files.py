@@ -6,16 +6,16 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import yaml
-from launch_tables import AUTOWARE, DEMO, FILE, REPLAY, ROOT, called, declared, table, xml_arguments
+from launch_tables import AUTOWARE, CHECK, DEMO, FILE, REPLAY, ROOT, called, declared, table, xml_arguments
 
 from reflectdrive_ros.core.config import Config, InputsConfig, load
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.planning import LEARNED
 from reflectdrive_ros.ros import topics
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS, SHOWN_ONLY
+from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_OUTPUTS, INPUTS, OUTPUTS, SHOWN_ONLY
 
 
-@pytest.mark.parametrize("file", [FILE, REPLAY, DEMO], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [FILE, CHECK, REPLAY, DEMO], ids=lambda file: file.name)
 def test_the_file_compiles(file):
     compile(file.read_text(), str(file), "exec")
 
@@ -46,6 +46,14 @@ def test_every_remapped_output_is_one_of_the_nodes():
     assert set(OUTPUTS) <= {topic.name for topic in topics.OUTPUTS if topic.name.startswith("~/output/")}
 
 
+def test_the_check_node_is_remapped_by_its_own_topics_and_in_shadow_by_default():
+    settings = InputsConfig(route_type="lanelet", drivable_type="grid", obstacles_type="cloud")
+    inputs = {topic.name for topic in topics.check_inputs(Config(inputs=settings))} - {"/tf_static"}
+    assert set(CHECK_INPUTS) == {topics.CHECK_CANDIDATES.name} | inputs
+    assert set(CHECK_OUTPUTS) <= {topic.name for topic in topics.CHECK_OUTPUTS}
+    assert {own: topic for own, (_, topic, _) in CHECK_OUTPUTS.items()} == {own: own for own in CHECK_OUTPUTS}
+
+
 def test_autowares_names_are_the_defaults():
     defaults = {own: topic for own, (_, topic, _) in INPUTS.items()}
     assert defaults["~/input/odometry"] == "/localization/kinematic_state"
@@ -63,7 +71,7 @@ def test_the_dds_profile_and_the_rviz_file_lie_where_the_file_looks():
         assert ROOT.joinpath("config", *parts).is_file()
 
 
-@pytest.mark.parametrize("file", [FILE, REPLAY, DEMO], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [FILE, CHECK, REPLAY, DEMO], ids=lambda file: file.name)
 def test_every_argument_says_what_it_is(file):
     for words, _ in called("argument", file):
         assert len(words) >= 3, words

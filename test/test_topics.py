@@ -59,3 +59,13 @@ def test_every_type_exists():
     for topic in table().values():
         if topics.is_installed(topic.type) or topic.key != "operation_mode":  # the node drives without this package
             assert topics.message_class(topic.type).get_fields_and_field_types()
+
+
+def test_the_check_node_has_autowares_types_and_qos():
+    for topic in (topics.CHECK_CANDIDATES, *topics.CHECK_OUTPUTS):
+        if topic.key != "diagnostics":
+            assert topic.qos.value == ("reliable", "volatile", 1)
+        assert topics.message_class(topic.type).get_fields_and_field_types()
+    keys = {topic.key for topic in topics.check_inputs(config())}
+    assert {"odometry", "acceleration", "objects", "route", "tf_static"} <= keys
+    assert not any(key.startswith(("image", "info")) for key in keys)

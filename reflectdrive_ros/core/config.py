@@ -104,8 +104,8 @@ class CamerasConfig:
     )
     required: bool = setting(
         True,
-        "stop if the cameras are missing; set it to false for constant_velocity and route_follower where there are no "
-        "cameras. reflexdiffusion needs none, whatever this is",
+        "stop if the cameras are missing; set it to false for constant_velocity, route_follower and idm_proposals "
+        "where there are no cameras. reflexdiffusion needs none, whatever this is",
     )
 
 
@@ -117,6 +117,7 @@ MAX_AGE_S = {  # input -> age above which its newest message describes another s
     "drivable": 0.5,
     "obstacles": 0.3,
     "lights": 1.0,  # lamps are hidden for some frames; an older state counts as the settings of `lights` say
+    "candidates": 0.2,  # of other planners, by their own stamp; Autoware's selector drops older ones
 }
 
 
@@ -342,6 +343,27 @@ class RepairConfig:
 
 
 @dataclass(frozen=True)
+class CheckConfig:
+    """Check of other planners' candidates (`ros2 launch reflectdrive check.launch.py`)."""
+
+    unchecked: str = setting(
+        "pass",
+        "candidates that cannot be checked (stale, in another frame, empty, not finite; or no odometry or route): "
+        "pass them on as they came, or drop them",
+    )
+
+    generator_name: str = setting(
+        "",
+        "candidates leave as <generator_name>_<slot> with ids of their own, as beside those that came; empty: with the "
+        "names and ids that came",
+    )
+
+    def __post_init__(self) -> None:
+        if self.unchecked not in ("pass", "drop"):
+            raise ConfigError(f"check.unchecked is '{self.unchecked}', expected pass or drop")
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings.
 
@@ -350,8 +372,8 @@ class Config:
 
     planner: str = setting(
         "reflectdrive2",
-        "planner: constant_velocity, route_follower, or with a model reflectdrive2, reflectdrive, drivefine, "
-        "reflexdiffusion",
+        "planner: constant_velocity, route_follower, idm_proposals, or with a model reflectdrive2, reflectdrive, "
+        "drivefine, reflexdiffusion",
     )
     speed_limit_mps: float = setting(13.9, "used where the map has no limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
@@ -371,6 +393,7 @@ class Config:
     drivefine: DriveFineConfig = field(default_factory=DriveFineConfig)
     reflexdiffusion: ReflexDiffusionConfig = field(default_factory=ReflexDiffusionConfig)
     repair: RepairConfig = field(default_factory=RepairConfig)
+    check: CheckConfig = field(default_factory=CheckConfig)
 
     def __post_init__(self) -> None:
         cameras, count = self.cameras, len(self.cameras.names)

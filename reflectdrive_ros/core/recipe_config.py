@@ -32,12 +32,6 @@ class PipelineConfig:
         True, "choose the plan with the best driving score in the forecast, if objects or drivable space are known"
     )
     repair: bool = setting(True, "check the plan if objects or drivable space are known, and repair it if it is unsafe")
-    x1: float = setting(0.02, "", 0.0, 10.0)
-    x2: float = setting(0.03, "", 0.0, 10.0)
-    x3: float = setting(0.0, "", 0.0, 10.0)
-    x4: float = setting(0.0, "", -10.0, 10.0)
-    x5: float = setting(0.0, "", 0.0, 10.0)
-    x6: float = setting(1.0, "", 0.0, 10.0)
 
 
 @dataclass(frozen=True)

@@ -266,11 +266,9 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    # what no planner uses is not computed
-    space = any(variant.is_learned for variant in variants.values())
-    vectors = any(variant.uses_vectors for variant in variants.values())
+    vectors = any(variant.uses_vectors for variant in variants.values())  # what no planner uses is not computed
     observations = {
-        variant.privilege: privileges_of.observe(scene, variant.privilege, space, vectors)
+        variant.privilege: privileges_of.observe(scene, variant.privilege, with_vectors=vectors)
         for variant in variants.values()
     }
     networks: dict[object, AnyNetwork | None] = {}  # rows that share one decode a scene once

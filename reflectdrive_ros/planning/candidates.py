@@ -16,18 +16,17 @@ from ..core.config import Config
 from ..core.domain import Array, Observation, StepKind, TokenTrace, Trajectory
 from ..core.recipe_config import DecodingConfig
 from ..core.tokens import TokenLayout
-from .planner import PlannerContext, PlannerState, Prefilled
+from .planner import PlannerContext, PlannerState
 from .postprocess.waypoints import waypoints
 
 
 @dataclass(frozen=True, eq=False)
-class TokenPlans:
-    """The tokens of M plans, for a repair by token search."""
+class TokenSearch:
+    """What a repair by token search needs of the candidates of a step."""
 
-    ids: Array  # (M, T) int32
-    waypoints: Array  # (M, 8, A) their values before smoothing: x m, y m, heading rad; finer where tokens were kept
+    waypoints: Array  # (M, 8, A) the tokens' values before smoothing: x m, y m, heading rad
     layout: TokenLayout
-    redraft: Callable[[Array], Array] | None = None  # masked ids (M, T) -> complete ids, where tokens are searched
+    redraft: Callable[[Array], Array]  # partly masked ids (M, T) -> complete ids, in one step of the network
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,8 @@ class Candidates:
     step: StepKind = StepKind.FULL
     trajectories: tuple[Trajectory, ...] | None = None  # (M) published as they are where nothing is changed
     headings: Array | None = None  # (M, 8) rad, of unchanged plans; NaN or None: those of the path
-    tokens: TokenPlans | None = None
+    ids: Array | None = None  # (M, T) int32 tokens, of a token network
+    token_search: TokenSearch | None = None  # None: a repair brakes only
     trace: TokenTrace | None = None  # of the first
     scores: Array = field(default_factory=lambda: np.zeros(0))  # (M,) predicted by the network, where it ranked by them
     notes: tuple[str, ...] = ()  # sentences on inputs that were replaced, cut or ignored
@@ -58,7 +58,7 @@ def of_trajectories(trajectories: tuple[Trajectory, ...], step: StepKind = StepK
 
 
 Generator = Callable[[PlannerState, Observation, PlannerContext], Candidates]
-DraftInputs = Callable[[Prefilled, Observation, PlannerContext], tuple[Array, tuple[int, ...]]]
+DraftInputs = Callable[..., tuple[Array, tuple[int, ...]]]  # (prefilled, observation, planner_context)
 Proposals = Callable[[Observation, PlannerContext], tuple[Trajectory, ...]]
 
 

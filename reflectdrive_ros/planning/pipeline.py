@@ -116,17 +116,10 @@ def make_safe(
         back = return_to_route(options.points[safe], safety_context)
         return (safe, options.points[safe], 0) if back is None else (safe, back, 1)
     option = int(order[0])
-    if (
-        candidates.tokens is not None
-        and candidates.tokens.redraft is not None
-        and safety_context.config.pipeline.x6 == 2
-    ):
-        repaired = repair_tokens(
-            options.points[option], option, candidates.tokens, planner_context, safety_context, last
-        )
-    else:
-        repaired = repair_points(options.points[option], safety_context, last)
-    return option, *repaired
+    points = options.points[option]
+    if candidates.token_search is not None:
+        return option, *repair_tokens(points, option, candidates, planner_context, safety_context, last)
+    return option, *repair_points(points, safety_context, last)
 
 
 def first_safe(points: Array, order: Array, safety_context: SafetyContext) -> int | None:
@@ -170,8 +163,8 @@ def finish(
         candidates.step,
         tuple(result[1:]),
         tuple(scores.tolist()),
-        None if candidates.tokens is None else candidates.tokens.ids[source],
-        trace=candidates.trace,
+        None if candidates.ids is None else candidates.ids[source],
+        trace=candidates.trace if source == 0 else None,  # of the first candidate
     )
 
 

@@ -197,15 +197,6 @@ def run_rounds(
     return actions, confidence
 
 
-def redrafter(network: Network, context: Any) -> Callable[[Array], Array]:
-    """Fills partly masked ids (M, T) in one step of the network."""
-
-    def redraft(actions: Array) -> Array:
-        return network.step(context, actions, network.layout.length, False)[0]
-
-    return redraft
-
-
 def can_score(observation: Observation) -> bool:
     """Whether candidates can be scored: agents or drivable space are known, and there is a route."""
     has_hazards = observation.others is not None or observation.drivable is not None

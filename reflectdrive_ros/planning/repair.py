@@ -39,7 +39,7 @@ from ..core.tokens import TokenLayout
 from ..scoring.safety import SAFE, SafetyContext
 from ..scoring.search import neighbourhood, search_stride
 from .assessment import Assessment, assess, evaluate, limit_violation, rank_as_planned
-from .candidates import TokenPlans
+from .candidates import Candidates
 from .planner import PlannerContext, no_deadline
 from .postprocess.speed_profile import slow_points
 from .postprocess.waypoints import (
@@ -90,20 +90,23 @@ class RepairResult:
 def repair_tokens(
     driven: Array,
     option: int,
-    plans: TokenPlans,
+    candidates: Candidates,
     planner_context: PlannerContext,
     safety_context: SafetyContext,
     last: Plan | None = None,
 ) -> tuple[Array, int]:
     """A plan through points `driven` (P, 2), repaired if it is unsafe, and the iterations that this took.
 
-    `option` is the index of its tokens in `plans`; beyond them the points are encoded. Points may be finer than the
+    `option` is the index of its tokens; beyond the candidates the points are encoded. Points may be finer than the
     codebook: they are kept where an id is unchanged. `last` is the plan that is driven now, which is continued if it is
     safe.
     """
-    layout = plans.layout
-    if option < len(plans.ids):
-        ids, points = plans.ids[option], plans.waypoints[option, :, :2]
+    assert candidates.ids is not None
+    assert candidates.token_search is not None
+    search = candidates.token_search
+    layout = search.layout
+    if option < len(candidates.ids):
+        ids, points = candidates.ids[option], search.waypoints[option, :, :2]
     else:
         ids, points = encode_points(driven[None], safety_context, layout)[0], driven
 
@@ -120,7 +123,7 @@ def repair_tokens(
         safety_context,
         layout,
         points_of,
-        plans.redraft,
+        search.redraft,
         planner_context.config.repair,
         planner_context.deadline_used,
         last=last,
@@ -339,8 +342,8 @@ def _merge(reached: Array, safety_context: SafetyContext) -> Array:
 
 
 def return_to_route(points: Array, safety_context: SafetyContext) -> Array | None:
-    """Points (P, 2) of the path back to the route from a plan through points (P, 2). None unless the plan is short, ends off its lane
-    and does not lead back, and a path back is safe and within the vehicle limits.
+    """Points (P, 2) of the path back to the route from a plan through points (P, 2). None unless the plan is short,
+    ends off its lane and does not lead back, and a path back is safe and within the vehicle limits.
 
     The path has the distances of the plan. The controller hardly steers a creeping car: a second path accelerates to
     RETURN_MPS, if traffic lights are known (the plan may be slow because of one that is not). The path whose simulation

@@ -28,6 +28,7 @@ CHOICES = {  # settings with a fixed set of strings
     "lights.unknown": UNKNOWN_LIGHT_POLICIES,
     "lights.unknown_after_red": UNKNOWN_LIGHT_POLICIES,
     "scoring.form": ("pdms", "epdms"),
+    "check.unchecked": ("pass", "drop"),
     "model.backend": MODEL_BACKENDS,
 }
 PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}

@@ -24,6 +24,8 @@ STATUSES = {  # name of a status, `…` for a camera
     "operation_mode": "who drives; shown once received",
     "turn_indicators_status": "what the car's indicators show; shown once received",
     "planner": "the last step: verdict, source, times; ERROR: the stop plan is sent, or five steps in a row were late",
+    "candidates": "of the check node: messages of candidates of other planners",
+    "candidate …": "of the check node: verdict on a candidate, what was changed, what it was checked against",
     "parameters": "how parameters of a launch tree were used; shown where there are any",
 }
 
@@ -327,6 +329,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "Observation.route is empty",
         "the route is empty",
         "Observation.route_limits_mps",
+        "Candidates.points",
         "Observation.history",
         "Observation.… has",
         "Agents.",
@@ -346,6 +349,11 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "Correction.",
         "relax_profiles got",
         "noisy futures are",
+    ),
+    "Value `change`: how the planner's plan was varied for a better driving score": (
+        "m/s^2 slower",
+        "at half time",
+        "m to the",
     ),
     "Value `full_step_reason`: why the last step planned from scratch": (
         "every step is a full step",
@@ -379,6 +387,11 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "there is no NVIDIA driver",
         "this ONNX Runtime has no CUDA",
         "which no exported graph has",
+    ),
+    # --- candidates of other planners
+    "The reason follows; `check.unchecked` passes such candidates on or drops them": ("unchecked and …: …",),
+    "UNSAFE candidate, and neither braking along its path nor along the route is safe: it is passed on with score 0": (
+        "no safe change was found",
     ),
     # --- the node
     "The watchdog stopped the car: the planner hangs": ("the planner has been busy",),
@@ -429,6 +442,7 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "launched in parts",
         "launched in parts (…)",
         "leave it empty",
+        "left out",
         "no TF32",
         "no image",
         "no orientation",
@@ -436,8 +450,10 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "not finite",
         "or raise inputs.…",
         "or set inputs.lanelet_map to the map's .osm file",
+        "passed on",
         "passed through",
         "reflectdrive engine",
+        "replaced by a stop along its path",
         "room to run …",
         "search.ids has shape …, expected (…,)",
         "search.waypoint is …, expected 0..…",

@@ -54,4 +54,27 @@ OUTPUTS = {  # likewise; by default they stay in the node's own namespace
     "~/output/turn_indicators": ("output_turn_indicators", "~/output/turn_indicators", "TurnIndicatorsCommand"),
     "~/output/planning_factors": ("output_planning_factors", "~/output/planning_factors", "PlanningFactorArray"),
 }
+PLANNER_ONLY = ("input_operation_mode", "input_turn_indicators", "input_instruction")  # arguments of the planner alone
 SHOWN_ONLY = ("~/output/planning_factors",)  # outputs that no node acts on
+CHECK_INPUTS = {  # likewise, of the check node
+    "~/input/trajectories": (
+        "input_trajectories",
+        "/planning/generator/diffusion_planner/candidate_trajectories",
+        "CandidateTrajectories of the generator to check",
+    ),
+    **{own: row for own, row in INPUTS.items() if row[0] not in PLANNER_ONLY},
+}
+CHECK_OUTPUTS = {
+    "~/output/trajectories": (
+        "output_trajectories",
+        "~/output/trajectories",
+        "CandidateTrajectories, for a processor or selector",
+    ),
+    "~/output/scored_trajectories": (
+        "output_scored_trajectories",
+        "~/output/scored_trajectories",
+        "ScoredCandidateTrajectories",
+    ),
+    "~/output/trajectory": OUTPUTS["~/output/trajectory"],
+    "~/output/planning_factors": OUTPUTS["~/output/planning_factors"],
+}

@@ -154,6 +154,7 @@ class PlanningCore:
                 "step": report.plan.step.value,  # of the plan that was sent
                 "planned": "none" if report.step is None else report.step.value,  # of the planner's own plan
                 "full_step_reason": report.full_step_reason,
+                "change": report.plan.change,  # of the generator's plan, by the pipeline
                 "notes": "; ".join(report.notes),
                 "consecutive_late": str(self._consecutive_late),
                 "objects": "unknown"

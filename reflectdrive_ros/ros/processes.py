@@ -53,11 +53,11 @@ def isolated_environment() -> dict[str, str]:
 
 @contextmanager
 def running_node(
-    config: Config, remaps: dict[str, str], log: Path, sim_time: bool = True
+    config: Config, remaps: dict[str, str], log: Path, sim_time: bool = True, module: str = "node"
 ) -> Iterator[subprocess.Popen]:
     """The planner node in its own process, under its usual namespace; ended on leaving, killed if it will not end.
 
-    `remaps`: private topic name -> the name to use instead.
+    `remaps`: private topic name -> the name to use instead. `module`: of this room; that of another node.
     """
     with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as output:
         file = Path(folder) / "config.yaml"
@@ -65,7 +65,7 @@ def running_node(
         command = [
             sys.executable,
             "-m",
-            "reflectdrive_ros.ros.node",
+            f"reflectdrive_ros.ros.{module}",
             "--ros-args",
             "-r",
             "__ns:=/planning/reflectdrive",

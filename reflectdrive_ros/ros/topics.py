@@ -233,6 +233,46 @@ OUTPUTS = (
     Topic("diagnostics", "/diagnostics", "diagnostic_msgs/msg/DiagnosticArray", Qos.LIST, "inputs and planner"),
 )
 
+CHECK_CANDIDATES = Topic(
+    "candidates",
+    "~/input/trajectories",
+    "autoware_internal_planning_msgs/msg/CandidateTrajectories",
+    Qos.NEWEST,
+    "candidates of any generator; each message is checked as it arrives",
+)
+OF_PLANNER_ALONE = ("image", "info", "instruction", "operation_mode", "turn_indicators_status")  # kinds of inputs
+
+
+def check_inputs(config: Config) -> tuple[Topic, ...]:
+    """The subscriptions of the check node beside CHECK_CANDIDATES, under a configuration without cameras."""
+    return tuple(topic for topic in inputs(config) if topic.key.partition(":")[0] not in OF_PLANNER_ALONE)
+
+
+CHECK_OUTPUTS = (
+    Topic(
+        "trajectories",
+        "~/output/trajectories",
+        "autoware_internal_planning_msgs/msg/CandidateTrajectories",
+        Qos.NEWEST,
+        "the candidates: safe ones as they came, others repaired; same headers, ids, names and turn signals",
+    ),
+    Topic(
+        "scored_trajectories",
+        "~/output/scored_trajectories",
+        "autoware_internal_planning_msgs/msg/ScoredCandidateTrajectories",
+        Qos.NEWEST,
+        "the same with their driving scores in the forecast, 0 to 1; 0 if unsafe or unchecked",
+    ),
+    Topic(
+        "trajectory",
+        "~/output/trajectory",
+        "autoware_planning_msgs/msg/Trajectory",
+        Qos.NEWEST,
+        "the candidate with the best score; none where no candidate could be checked",
+    ),
+    *(topic for topic in OUTPUTS if topic.key in ("planning_factors", "processing_time", "diagnostics")),
+)
+
 
 def as_markdown(config: Config) -> str:
     """The topics under this configuration as a Markdown page."""
@@ -281,11 +321,20 @@ specification exactly.
 - Trajectory, candidates, path and markers have z and pitch (positive nose down) of the road, and roll 0:
   [autoware.md](autoware.md#height-and-pitch). Planner details and goals are planar.
 - Topics marked "if subscribed" are published only while a subscriber is connected.
+
+## The check node
+[check_other_planners.md](check_other_planners.md). Its inputs are those above without cameras, instruction, operation
+mode and turn indicators, and
+{_markdown_table((CHECK_CANDIDATES,))}
+
+It publishes planning factors, processing time and diagnostics as above, and
+{_markdown_table(topic for topic in CHECK_OUTPUTS if topic not in OUTPUTS)}
 """
 
 
 def _markdown_table(table: Iterable[Topic]) -> str:
-    outgoing = table is OUTPUTS
+    table = tuple(table)
+    outgoing = table[0].name.startswith("~/output/")
     lines = [f"| topic | type | QoS | {'published' if outgoing else 'required'} | what |", "|---|---|---|---|---|"]
     for topic in table:
         reliability, durability, depth = topic.qos.value

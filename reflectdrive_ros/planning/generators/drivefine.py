@@ -23,8 +23,8 @@ from ...core.config import Config
 from ...core.domain import PLAN_DT_S, Array, Observation, Trajectory
 from ...core.recipe_config import DriveFineConfig
 from ...core.tokens import cosine_schedule
-from ..candidates import Candidates, GeneratorSpec, TokenPlans
-from ..planner import Network, PlannerContext, PlannerState, can_score, network_inputs, redrafter, token_trace
+from ..candidates import Candidates, GeneratorSpec
+from ..planner import Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
 from ..postprocess.waypoints import postprocess, token_headings, trajectories
 
 TEMPERATURE = 1.0  # sampling temperature of the candidates after the first, as the network was trained
@@ -68,7 +68,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         points,
         np.zeros(count),
         headings=token_headings(waypoints, points, layout),
-        tokens=TokenPlans(ids, waypoints, layout, redrafter(network, plans.context)),
+        ids=ids,
         trace=token_trace(rounds, None, layout),
         scores=values[order] if by_value else values,
         notes=inputs.notes,

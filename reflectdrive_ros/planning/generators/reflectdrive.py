@@ -25,7 +25,7 @@ from ...core.recipe_config import DecodingConfig, ReflectDriveConfig
 from ...core.tokens import decoding_rounds, draft_schedule
 from ...features.images import ModelInputs
 from ..assessment import assess, evaluate
-from ..candidates import Candidates, GeneratorSpec, TokenPlans
+from ..candidates import Candidates, GeneratorSpec, TokenSearch
 from ..planner import (
     Network,
     PlannerContext,
@@ -33,7 +33,6 @@ from ..planner import (
     PlanningError,
     Prefilled,
     network_inputs,
-    redrafter,
     run_rounds,
     token_trace,
 )
@@ -72,10 +71,15 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     if len(ids) > 1:
         assessment = assess(safety_context, evaluate(safety_context, points))
         order = np.array(sorted(range(len(ids)), key=lambda index: (assessment.key(index), -index), reverse=True))
+
+    def redraft(masked: Array) -> Array:
+        return network.step(scene.context, masked, network.layout.length, False)[0]
+
     return Candidates(
         points[order],
         np.zeros(len(order)),
-        tokens=TokenPlans(ids[order], waypoints[order], network.layout, redrafter(network, scene.context)),
+        ids=ids[order],
+        token_search=TokenSearch(waypoints[order], network.layout, redraft),
         trace=token_trace([(ids[order[:1]], confidence[order[:1]])], scene, network.layout),
         notes=inputs.notes,
         full_step_reason="every step is a full step",

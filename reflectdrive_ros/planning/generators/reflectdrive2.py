@@ -26,7 +26,7 @@ from ...core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Pla
 from ...core.recipe_config import ReflectDrive2Config
 from ...core.tokens import TokenLayout, draft_schedule
 from ...scoring.safety import SafetyContext
-from ..candidates import Candidates, GeneratorSpec, TokenPlans
+from ..candidates import Candidates, GeneratorSpec
 from ..planner import (
     Network,
     PlannerContext,
@@ -35,7 +35,6 @@ from ..planner import (
     can_score,
     network_inputs,
     no_deadline,
-    redrafter,
     token_network,
     token_trace,
 )
@@ -120,7 +119,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         points,
         log_probs,
         kind,
-        tokens=TokenPlans(actions, waypoints, network.layout, redrafter(network, context)),
+        ids=actions,
         trace=token_trace(rounds, prefilled, network.layout),
         scores=values,
         notes=inputs.notes,

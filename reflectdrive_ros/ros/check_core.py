@@ -1,0 +1,247 @@
+"""Check and repair of other planners' candidates, without topics and threads: messages in, messages and statuses out.
+
+It has the inputs of the planner node without its cameras, and no network.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..core.config import Config
+from ..core.domain import Observation, Plan, PlanSource, StepReport
+from ..core.messages import BadMessage
+from ..maps.elevation import RoadSurface
+from ..planning import external
+from ..planning.external import CheckedCandidate
+from ..planning.factors import planning_factors
+from ..planning.planner import PlannerContext
+from ..scoring.safety import SafetyContext
+from . import candidates, outputs
+from .candidates import CandidateMessage, CandidateMessages
+from .inputs.channel import Channel, InputStatus, Level
+from .inputs.snapshot import Inputs
+
+CANDIDATES_MAX = 32  # of one message; further ones are not checked
+LAST_MAX = 64  # plans that are remembered
+OF_CAMERAS = ("image", "camera_info", "tf_static", "instruction")  # first words of statuses that are not ours
+
+
+def without_cameras(config: Config) -> Config:
+    """The configuration of a node that reads no images and loads no network."""
+    cameras = replace(config.cameras, required=False)
+    return replace(config, planner="constant_velocity", cameras=cameras)
+
+
+@dataclass(frozen=True, eq=False)
+class CheckStep:
+    """What is published after one message of candidates; serialised. Without a checked candidate there is no best."""
+
+    stamp_ns: int
+    trajectories: bytes
+    scored_trajectories: bytes
+    trajectory: bytes | None  # the best
+    report: StepReport | None  # of the best
+    surface: RoadSurface | None
+
+
+class CheckCore:
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, monotonic. Raises ConfigError where the map file cannot be used."""
+        self.config = without_cameras(config)
+        self._clock = clock
+        self._start_s = clock()
+        self._planner_context = PlannerContext(self.config, deadline_used=self._deadline_used)
+        self.inputs = Inputs(self.config)
+        self.channel = Channel("candidates", True, self.config.inputs.max_ages_s["candidates"])
+        self._last: dict[tuple[bytes, int], Plan] = {}  # by generator id and how often it occurred before
+        self._restarts = 0
+        self._statuses: list[InputStatus] = []  # of the candidates of the last message
+
+    def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
+        """As `MessageStore.receive`."""
+        return self.inputs.store.receive(key, content, now_ns)
+
+    def _deadline_used(self) -> float:
+        return 1e3 * (self._clock() - self._start_s) / self.config.engine.deadline_ms
+
+    def check(self, content: bytes, now_ns: int) -> CheckStep | None:
+        """Check, repair and score a serialised CandidateTrajectories. None if it cannot be read; accepts any bytes."""
+        self._start_s = self._clock()
+        try:
+            most = round(1e6 * self.config.inputs.message_max_mb)
+            if len(content) > most:
+                raise BadMessage(f"{len(content) / 1e6:.2f} MB are not read: send less, or raise inputs.message_max_mb")
+            messages = candidates.read(content)
+        except BadMessage as fault:
+            self.channel.received += 1
+            self.channel.refused += 1
+            self.channel.add_remark(
+                f"candidates: {self.channel.refused} messages refused, the last one: {fault}", now_ns
+            )
+            return None
+        stamp_ns = max((each.stamp_ns for each in messages.candidates), default=now_ns)
+        newest = self.channel.newest()
+        if newest is not None and newest[0] - stamp_ns > 1e9:  # the clock was reset
+            self.channel.messages.clear()
+            self.channel.stamps.clear()
+        self.channel.put(stamp_ns, None)
+        snapshot = self.inputs.snapshot(now_ns)
+        if self._restarts != self.inputs.store.restarts:
+            self._restarts = self.inputs.store.restarts
+            self._last.clear()
+        if snapshot.observation is None or snapshot.surface is None:
+            reason = "; ".join(snapshot.problems)
+            return self._assemble(content, messages, dict.fromkeys(range(len(messages.candidates)), reason), {}, None)
+        return self._check(content, messages, snapshot.observation, snapshot.surface, now_ns)
+
+    def _check(
+        self,
+        content: bytes,
+        messages: CandidateMessages,
+        observation: Observation,
+        surface: RoadSurface,
+        now_ns: int,
+    ) -> CheckStep:
+        keys = occurrences(messages)
+        reasons: dict[int, str] = {}
+        trajectories = {}
+        for index, candidate in enumerate(messages.candidates):
+            try:
+                if index >= CANDIDATES_MAX:
+                    raise BadMessage(f"at most {CANDIDATES_MAX} candidates are checked: send fewer")
+                trajectories[index] = candidates.trajectory_of(
+                    candidate,
+                    observation.ego,
+                    now_ns,
+                    self.config.output.map_frame,
+                    self.config.inputs.max_ages_s["candidates"],
+                )
+            except (BadMessage, ValueError) as fault:  # of values that no trajectory has
+                reasons[index] = str(fault)
+        safety_context = SafetyContext(observation, self.config)
+        checked = external.check_candidates(
+            list(trajectories.values()),
+            observation,
+            replace(self._planner_context, safety=safety_context),
+            [self._last.get(keys[index]) for index in trajectories],
+        )
+        by_index = dict(zip(trajectories, checked, strict=True))
+        for index, one in by_index.items():
+            self._last.pop(keys[index], None)
+            self._last[keys[index]] = one.plan
+        while len(self._last) > LAST_MAX:
+            del self._last[next(iter(self._last))]
+        unchanged = {index for index, one in by_index.items() if one.plan.trajectory is trajectories[index]}
+        return self._assemble(content, messages, reasons, by_index, safety_context, unchanged, surface)
+
+    def _assemble(
+        self,
+        content: bytes,
+        messages: CandidateMessages,
+        reasons: dict[int, str],
+        checked: dict[int, CheckedCandidate],
+        safety_context: SafetyContext | None,
+        unchanged: set[int] | None = None,
+        surface: RoadSurface | None = None,
+    ) -> CheckStep:
+        """The messages to publish. `reasons`: why candidates could not be checked, by index."""
+        drops = self.config.check.unchecked == "drop"
+        written: dict[int, CandidateMessage] = {}
+        for index, candidate in enumerate(messages.candidates):
+            if index not in checked:
+                written |= {} if drops else {index: candidate}
+            elif index in (unchanged or ()) or surface is None:
+                written[index] = candidate
+            else:
+                plan = checked[index].plan
+                points = outputs.plan_points(plan, self.config, surface)
+                written[index] = candidates.changed(candidate, points, plan.stamp_ns)
+        self._statuses = [
+            self._status(name, reasons.get(index, ""), checked.get(index), drops)
+            for index, name in enumerate(names(messages))
+        ]
+        left = {each.generator_id for each in written.values()}
+        out = CandidateMessages(
+            tuple(written.values()), tuple(pair for pair in messages.generators if not drops or pair[0] in left)
+        )
+        same = all(written.get(index) is each for index, each in enumerate(messages.candidates))
+        if own_name := self.config.check.generator_name:
+            out, same = renamed(out, list(written), own_name), False
+        scores = [checked[index].score if index in checked else 0.0 for index in written]
+        trajectory, report, stamp_ns = None, None, max((each.stamp_ns for each in messages.candidates), default=0)
+        if checked and safety_context is not None:
+            order = list(checked)
+            best = order[external.best([checked[index] for index in order])]
+            one, message = checked[best], written[best]
+            trajectory = outputs.trajectory_bytes(message.stamp_ns, message.points, message.frame)
+            report = StepReport(
+                one.plan,
+                one.judgement.verdict,
+                PlanSource.PLANNER,
+                one.judgement.reason,
+                factors=planning_factors(one.plan.trajectory, safety_context),
+            )
+        return CheckStep(
+            stamp_ns,
+            content if same else candidates.write(out),
+            candidates.write_scored(out, scores),
+            trajectory,
+            report,
+            surface,
+        )
+
+    def _status(self, name: str, reason: str, checked: CheckedCandidate | None, drops: bool) -> InputStatus:
+        if checked is None:
+            done = "left out" if drops else "passed on"
+            return InputStatus(f"candidate {name}", Level.WARN, f"unchecked and {done}: {reason}", {"score": "0"})
+        check = checked.plan.check
+        unknown = check is None or check.objects is None or not check.drivable
+        level = Level.WARN if checked.plan.change or unknown else Level.OK
+        return InputStatus(
+            f"candidate {name}",
+            level if checked.is_safe else Level.ERROR,
+            checked.sentence,
+            {
+                "verdict": checked.judgement.verdict.name,
+                "change": checked.plan.change or "none",
+                "safe": str(checked.is_safe),
+                "score": f"{checked.score:.3f}",
+            },
+        )
+
+    def statuses(self, now_ns: int) -> list[InputStatus]:
+        """The diagnostics: one status for each input, one for each candidate of the last message."""
+        inputs = [each for each in self.inputs.statuses(now_ns) if each.name.split()[0] not in OF_CAMERAS]
+        return [*inputs, self.channel.status(now_ns), *self._statuses]
+
+
+def renamed(messages: CandidateMessages, slots: list[int], name: str) -> CandidateMessages:
+    """The candidates under ids and names of their own, one for each of their slots."""
+    ids = [outputs.slot_uuid(name, slot) for slot in slots]
+    return CandidateMessages(
+        tuple(
+            replace(candidate, generator_id=own_id) for candidate, own_id in zip(messages.candidates, ids, strict=True)
+        ),
+        tuple((own_id, f"{name}_{slot}") for own_id, slot in zip(ids, slots, strict=True)),
+    )
+
+
+def occurrences(messages: CandidateMessages) -> list[tuple[bytes, int]]:
+    """Generator id of each candidate, and how often it occurs before: a generator may give one id to all of its own."""
+    before: Counter[bytes] = Counter()
+    keys = []
+    for candidate in messages.candidates:
+        keys.append((candidate.generator_id, before[candidate.generator_id]))
+        before[candidate.generator_id] += 1
+    return keys
+
+
+def names(messages: CandidateMessages) -> list[str]:
+    """A name for each candidate, all different: that of its generator, else its id."""
+    by_id = dict(messages.generators)
+    return [
+        (by_id.get(generator_id) or generator_id.hex()[:8]) + (f" {count + 1}" if count else "")
+        for generator_id, count in occurrences(messages)
+    ]

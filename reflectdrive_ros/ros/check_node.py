@@ -1,0 +1,174 @@
+"""The check node: checks, repairs and scores the candidates of other planners.
+
+It has the inputs of the planner node without its cameras, and no network. One thread stores the inputs and checks each
+message of candidates as it arrives; of those that arrive meanwhile the newest is next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+import rclpy
+from rclpy.clock import Clock, ClockType
+from rclpy.context import Context
+from rclpy.exceptions import ParameterException
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node, PublisherEventCallbacks, SubscriptionEventCallbacks  # of qos_event in Humble
+
+from ..core.config import ConfigError
+from ..infra.errors import Parser, printable, printable_line
+from ..infra.signals import end_with_parent
+from . import outputs, topics
+from .check_core import CheckCore, CheckStep
+from .node import SWITCH_INTERVAL_S, spin_once_safely, start_ros
+from .params import declare_config
+from .plan_publisher import qos_profile
+from .topics import message_class
+
+NODE = "reflectdrive_check"
+DIAGNOSTICS_PERIOD_S = 0.15  # at most so long without diagnostics
+
+
+class CheckNode(Node):
+    def __init__(self, context: Context | None = None) -> None:
+        """Raises ConfigError: one sentence with what to change; ParameterException for a parameter of ROS itself."""
+        super().__init__(NODE, context=context)
+        try:
+            config, parameter_status = declare_config(self)
+            self._core = CheckCore(config, time.perf_counter)
+        except BaseException:  # also Ctrl-C: no node of this name may stay in the graph
+            self.destroy_node()
+            raise
+        self._parameter_status = [] if parameter_status is None else [parameter_status]
+        self._name = self.get_fully_qualified_name()
+        self._diagnosed_s = 0.0
+        self._by_key = {
+            topic.key: self.create_publisher(
+                message_class(topic.type),
+                topic.name,
+                qos_profile(topic.qos),
+                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+            )
+            for topic in topics.CHECK_OUTPUTS
+        }
+        self._inputs = [
+            self._subscribe(topic, self._store_callback(topic.key))
+            for topic in topics.check_inputs(self._core.config)
+            if topic.required or topics.is_installed(topic.type)
+        ]
+        self._inputs.append(self._subscribe(topics.CHECK_CANDIDATES, self._check))
+        self.create_timer(
+            DIAGNOSTICS_PERIOD_S, self._publish_late_diagnostics, clock=Clock(clock_type=ClockType.STEADY_TIME)
+        )
+
+    def _subscribe(self, topic: topics.Topic, callback: Any) -> Any:
+        return self.create_subscription(
+            message_class(topic.type),
+            topic.name,
+            callback,
+            qos_profile(topic.qos),
+            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+            raw=True,  # rclpy deserialises with the GIL held, and an error there would end the node
+        )
+
+    def _now_ns(self) -> int:
+        return int(self.get_clock().now().nanoseconds)
+
+    def _store_callback(self, key: str) -> Any:
+        return lambda content: self._core.receive(key, content, self._now_ns())
+
+    def _check(self, content: bytes) -> None:
+        start_s = time.perf_counter()
+        step = self._core.check(content, self._now_ns())
+        if step is not None:
+            self._by_key["trajectories"].publish(step.trajectories)
+            if step.trajectory is not None:
+                self._by_key["trajectory"].publish(step.trajectory)
+            self._explain(step, 1e3 * (time.perf_counter() - start_s))
+        self._publish_diagnostics()
+
+    def _explain(self, step: CheckStep, took_ms: float) -> None:
+        self._by_key["scored_trajectories"].publish(step.scored_trajectories)
+        self._by_key["processing_time"].publish(outputs.processing_time(step.stamp_ns, took_ms))
+        if step.report is not None and step.surface is not None:
+            factors = outputs.planning_factors(step.report, self._core.config, step.surface)
+            self._by_key["planning_factors"].publish(factors)
+
+    def _publish_late_diagnostics(self) -> None:
+        if time.perf_counter() - self._diagnosed_s >= DIAGNOSTICS_PERIOD_S:
+            self._publish_diagnostics()
+
+    def _publish_diagnostics(self) -> None:
+        self._diagnosed_s, now_ns = time.perf_counter(), self._now_ns()
+        statuses = [*self._core.statuses(now_ns), *self._parameter_status]
+        self._by_key["diagnostics"].publish(outputs.diagnostics(statuses, now_ns, self._name))
+
+
+def program() -> NoReturn:
+    """`ros2 run reflectdrive check [--ros-args -p config_file:=FILE -p SETTING:=VALUE ...]`
+
+    Without Python's own shutdown, which restores the default handlers: a second Ctrl-C would end the process by signal.
+    """
+    os._exit(main())
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs the node until a signal ends it; returns the exit code."""
+    arguments = sys.argv[1:] if args is None else args
+    parser = Parser(
+        prog="check",
+        description=__doc__,
+        epilog="Settings are ROS parameters: --ros-args -p config_file:=FILE -p inputs.route_type:=lanelet ..; "
+        "config/reflectdrive.yaml lists them all with their meaning. A setting that cannot be used ends the process "
+        "with exit code 2.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
+    parser.parse_args(arguments)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    ending = driving = False
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        """Interrupt the constructor; end the main loop otherwise."""
+        nonlocal ending
+        first, ending = not ending, True
+        if first and not driving:
+            raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    end_with_parent()
+    node = None
+    try:
+        start_ros(arguments)
+        node = CheckNode()
+        executor = SingleThreadedExecutor()
+        executor.add_node(node)
+        driving = True
+        while not ending and node.context.ok():
+            spin_once_safely(executor, node)  # the timer limits each wait
+    except (ConfigError, ParameterException) as fault:
+        sys.stderr.write(printable(f"check: {printable_line(str(fault))}\n"))
+        return 2
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+    except Exception:
+        if not ending:  # an import that Ctrl-C cuts short may fail in its own way
+            raise
+    finally:
+        driving = True
+        if node is not None:
+            node.destroy_node()
+        rclpy.try_shutdown()
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    program()

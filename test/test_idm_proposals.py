@@ -1,0 +1,211 @@
+"""What the proposals of the Intelligent Driver Model promise, one claim about driving per rule."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rubber_band import strip_grid
+from scenes import cars, config, observation, straight_route, turning_route
+from test_limits import FRONT_M, with_light
+
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import LightState, TrafficLights
+from reflectdrive_ros.planning import pipeline
+from reflectdrive_ros.planning.generators import idm_proposals
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
+
+WIDE_ROAD = strip_grid(6.0)
+SHARES, OFFSETS_M = idm_proposals.TARGET_SHARES, idm_proposals.LATERAL_OFFSETS_M
+REAR_M = 2.25  # of a standing car of test/scenes.py, from its centre
+
+
+def proposed(scene, **settings):
+    """The candidates of a scene whose road is known."""
+    return idm_proposals.generate(PlannerState(), scene, PlannerContext(config(**settings)))
+
+
+def chosen(scene):
+    return pipeline.plan(idm_proposals.generate, PlannerState(), scene, PlannerContext(config()))[1].trajectory
+
+
+def speeds(candidates):
+    """(M, T) m/s"""
+    return np.array([kinematics.speeds(each) for each in candidates.trajectories])
+
+
+def fronts_m(candidates):
+    """(M, T) m ahead of the rear axle now, on a straight road."""
+    return np.array([each.poses[:, 0] for each in candidates.trajectories]) + FRONT_M
+
+
+def test_there_is_a_proposal_for_each_offset_and_target_speed_the_fastest_on_the_route_first():
+    candidates = proposed(observation(speed=8.0, drivable=WIDE_ROAD))
+    assert candidates.points.shape == (len(OFFSETS_M) * len(SHARES), 8, 2)
+    assert len(candidates.trajectories) == len(candidates.log_probs) == len(candidates.points)
+    ends = candidates.points[:, -1].reshape(len(OFFSETS_M), len(SHARES), 2)
+    assert (np.diff(ends[..., 0], axis=1) < -1.0).all()
+    assert abs(ends[0, 0, 1]) < 1e-6
+
+
+def test_points_are_the_trajectory_every_half_second():
+    candidates = proposed(observation(speed=8.0, route=turning_route(), drivable=WIDE_ROAD))
+    for points, trajectory in zip(candidates.points, candidates.trajectories, strict=True):
+        assert (trajectory.dt_s, trajectory.horizon_s) == (0.1, pytest.approx(4.0))
+        np.testing.assert_array_equal(points, kinematics.resample(trajectory, 0.5 * np.arange(1, 9))[:, :2])
+
+
+def test_each_target_speed_is_a_share_of_the_limit():
+    last = speeds(proposed(observation(speed=5.0, speed_limit_mps=10.0)))[:, -1]
+    for share, speed in zip(SHARES[1:], last[1:], strict=True):
+        assert speed == pytest.approx(10.0 * share, abs=0.8)
+    assert 8.5 < last[0] <= 10.0
+
+
+def test_a_target_below_the_present_speed_is_approached_without_harsh_braking():
+    for trajectory in proposed(observation(speed=10.0, speed_limit_mps=10.0)).trajectories:
+        steps = np.diff(kinematics.speeds(trajectory), prepend=10.0)
+        assert steps.min() / trajectory.dt_s > -idm_proposals.TARGET_BRAKING_MPS2 - 1.0
+
+
+def test_offsets_are_driven_to_the_left_and_right_of_the_route():
+    candidates = proposed(observation(speed=8.0, route=straight_route(left=-0.4), drivable=WIDE_ROAD))
+    fastest = candidates.points[:: len(SHARES), -1, 1]
+    np.testing.assert_allclose(fastest, np.array(OFFSETS_M) - 0.4, atol=0.05)
+
+
+def test_offsets_need_a_road_that_is_known():
+    """No score tells otherwise whether they leave it."""
+    candidates = proposed(observation(speed=8.0))
+    assert len(candidates.points) == len(SHARES)
+    assert np.abs(candidates.points[..., 1]).max() < 1e-6
+
+
+@pytest.mark.parametrize("speed_mps", [0.0, 4.0, 10.0])
+def test_an_offset_is_reached_without_a_jump_of_the_steering(speed_mps):
+    for trajectory in proposed(observation(speed=speed_mps, drivable=WIDE_ROAD)).trajectories:
+        lateral_mps2 = kinematics.speeds(trajectory) * kinematics.yaw_rates(trajectory)
+        assert np.abs(lateral_mps2).max() < 2.0
+        assert np.abs(np.diff(trajectory.poses[:, 2], prepend=0.0)).max() < 0.05
+
+
+@pytest.mark.parametrize("turn", [np.pi / 2, -np.pi / 2])
+def test_all_proposals_are_slow_in_a_bend(turn):
+    route = turning_route(radius=12.0, before=20.0)
+    if turn < 0.0:
+        route = route * [1.0, -1.0, -1.0]
+    candidates = proposed(observation(speed=9.0, route=route, drivable=WIDE_ROAD))
+    for trajectory in candidates.trajectories:
+        lateral = np.abs(kinematics.speeds(trajectory) * kinematics.yaw_rates(trajectory))
+        assert np.convolve(lateral, np.ones(5) / 5, mode="valid").max() < 2.6
+    assert abs(candidates.trajectories[0].poses[-1, 2]) > 0.5  # it is in the bend
+
+
+def test_all_proposals_stay_behind_a_standing_car():
+    candidates = proposed(observation(speed=8.0, agents=cars((30.0, 0.0, 0.0, 0.0)), drivable=WIDE_ROAD))
+    assert (fronts_m(candidates) < 30.0 - REAR_M - 1.0).all()
+
+
+def test_the_lead_vehicle_is_expected_at_its_present_velocity():
+    """The faster it drives, the farther the first proposal gets."""
+    ends = [proposed(observation(speed=8.0, agents=cars((22.0, 0.0, 0.0, mps)))).points[0, -1, 0] for mps in (0, 3, 6)]
+    assert np.diff(ends).min() > 2.0
+    lead = proposed(observation(speed=8.0, agents=cars((22.0, 0.0, 0.0, 3.0))))
+    assert (fronts_m(lead)[0] < 22.0 - REAR_M + 3.0 * lead.trajectories[0].times_s - 1.0).all()
+
+
+def test_a_car_at_the_edge_of_the_lane_stops_the_proposals_on_its_side_alone():
+    scene = observation(speed=8.0, agents=cars((30.0, -2.3, 0.0, 0.0)), drivable=WIDE_ROAD)
+    fastest = proposed(scene).points[:: len(SHARES), -1, 0]
+    on_route, left, right = fastest
+    assert left > 33.0
+    assert on_route < 27.0
+    assert right < 27.0
+
+
+def test_the_plan_passes_a_car_at_the_edge_of_the_lane_where_the_road_is_wide():
+    scene = observation(
+        speed=8.0, agents=cars((30.0, -2.3, 0.0, 0.0)), traffic_lights=TrafficLights(np.zeros(0), np.zeros(0))
+    )
+    passing = chosen(replace(scene, drivable=WIDE_ROAD))
+    waiting = chosen(replace(scene, drivable=strip_grid(1.7)))
+    assert passing.poses[-1, 1] > 0.6
+    assert passing.poses[-1, 0] > waiting.poses[-1, 0] + 5.0
+    assert abs(waiting.poses[-1, 1]) < 0.3
+
+
+@pytest.mark.parametrize(("speed_mps", "line_m"), [(3.0, 12.0), (8.0, 25.0), (8.0, 40.0), (12.0, 50.0)])
+def test_all_proposals_stop_before_a_red_light_and_pass_a_green_one(speed_mps, line_m):
+    scene = observation(speed=speed_mps, drivable=WIDE_ROAD)
+    red = proposed(with_light(scene, LightState.RED, line_m))
+    assert (fronts_m(red) < line_m - 0.3).all()
+    green, free = proposed(with_light(scene, LightState.GREEN, line_m)), proposed(scene)
+    np.testing.assert_array_equal(green.points, free.points)
+    assert fronts_m(free)[0, -1] > fronts_m(red)[0, -1] + 2.0
+
+
+def test_all_proposals_stop_at_the_goal():
+    candidates = proposed(observation(speed=5.0, route=straight_route(length=16.0), route_ends=True))
+    goal_m = straight_route(length=16.0)[-1, 0]
+    ends = candidates.points[:, -1, 0]
+    assert (ends < goal_m + 0.05).all()
+    assert ends.max() > goal_m - 3.0
+    assert speeds(candidates)[0, -1] < 0.5
+
+
+@pytest.mark.parametrize("limit_mps", [4.0, 7.0])
+def test_a_lower_limit_ahead_on_the_route_is_kept(limit_mps):
+    route = straight_route()
+    limits_mps = np.where(route[:, 0] < 15.0, 10.0, limit_mps)
+    scene = observation(speed=8.0, route=route, speed_limit_mps=10.0, route_limits_mps=limits_mps)
+    candidates = proposed(scene)
+    beyond = np.array([each.poses[:, 0] for each in candidates.trajectories]) > 16.0
+    assert beyond.any()
+    assert speeds(candidates)[beyond].max() < limit_mps + 0.5
+
+
+def test_a_standing_car_moves_off_smoothly():
+    candidates = proposed(observation(speed=0.0, drivable=WIDE_ROAD))
+    assert (candidates.points[:, -1, 0] > 4.0).all()
+    for trajectory in candidates.trajectories:
+        assert kinematics.accelerations(trajectory).max() < 1.6
+        assert (np.diff(trajectory.poses[:, 0], prepend=0.0) > 0.0).all()
+
+
+def test_a_car_that_waits_at_a_red_light_stands():
+    line_m = FRONT_M + 1.5
+    scene = with_light(observation(speed=0.0, drivable=WIDE_ROAD, agents=cars()), LightState.RED, line_m)
+    assert np.hypot(*proposed(scene).points[:, -1].T).max() < 0.3
+    assert np.hypot(*chosen(scene).poses[-1, :2]) < 0.3
+
+
+def test_the_same_scene_gives_the_same_bits():
+    agents = cars((25.0, 0.5, 0.1, 3.0), (10.0, -14.0, np.pi / 2, 4.0), (40.0, 3.0, np.pi, 6.0))
+    scene = observation(speed=8.0, route=turning_route(), agents=agents, drivable=WIDE_ROAD)
+    one, other = proposed(scene), proposed(scene)
+    np.testing.assert_array_equal(one.points, other.points)
+    for first, second in zip(one.trajectories, other.trajectories, strict=True):
+        np.testing.assert_array_equal(first.poses, second.poses)
+
+
+def test_a_proposal_is_the_same_alone_and_among_others():
+    """The offsets are rolled out together, with one test for agents that are near."""
+    agents = cars((25.0, 0.5, 0.1, 3.0), (10.0, -14.0, np.pi / 2, 4.0), (40.0, 3.0, np.pi, 6.0))
+    scene = observation(speed=8.0, route=turning_route(), agents=agents)
+    alone, among = proposed(scene), proposed(replace(scene, drivable=WIDE_ROAD))
+    np.testing.assert_array_equal(alone.points, among.points[: len(SHARES)])
+
+
+def test_headings_follow_the_path():
+    for trajectory in proposed(observation(speed=8.0, route=turning_route(), drivable=WIDE_ROAD)).trajectories:
+        steps = np.diff(trajectory.poses[:, :2], axis=0)
+        moves = np.hypot(*steps.T) > 0.05
+        middle = trajectory.poses[:-1, 2] + 0.5 * np.diff(trajectory.poses[:, 2])
+        off = geometry.wrap(np.arctan2(steps[:, 1], steps[:, 0]) - middle)[moves]
+        assert np.abs(off).max() < 0.03
+
+
+def test_no_route_is_a_sentence():
+    with pytest.raises(PlanningError, match="the route is empty"):
+        proposed(observation(route=np.zeros((0, 3))))
+    with pytest.raises(PlanningError, match="80 m away"):
+        proposed(observation(route=straight_route(left=80.0)))
