@@ -36,7 +36,7 @@ LATERAL_COST = 0.03  # likewise per metre of offset and of bulge
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class PlanOptions:
     """N plans to select from: the M candidates, then variants of the first."""
 
     points: Array  # (N, 8, 2) m
@@ -70,27 +70,27 @@ def plan(
     return PlannerState(result, candidates.memory, candidates.notes, candidates.full_step_reason, times.ms), result
 
 
-def as_generated(candidates: Candidates) -> Options:
+def as_generated(candidates: Candidates) -> PlanOptions:
     """The candidates, with a bonus for more probable ones."""
     log_probs = candidates.log_probs - candidates.log_probs.max()
-    return Options(candidates.points, LOG_PROB_WEIGHT * log_probs, ("",) * len(log_probs))
+    return PlanOptions(candidates.points, LOG_PROB_WEIGHT * log_probs, ("",) * len(log_probs))
 
 
-def with_variants(options: Options, safety_context: SafetyContext) -> Options:
+def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOptions:
     """The options and the variants of the first, if a score may choose among plans of different speed."""
     if not knows_what_plans_wait_for(safety_context):
         return options
     speed_mps = safety_context.observation.ego.speed_mps
     variants = vary.variants(options.points[0], speed_mps, sideways=safety_context.grid is not None)
     costs = np.abs(variants.changes[1:]) @ (DECELERATION_COST, LATERAL_COST, LATERAL_COST)
-    return Options(
+    return PlanOptions(
         np.concatenate([options.points, variants.points[1:]]),
         np.concatenate([options.bonuses, options.bonuses[0] - costs]),
         (*options.changes, *(variants.description(index) for index in range(1, len(variants.points)))),
     )
 
 
-def rank(options: Options, safety_context: SafetyContext) -> Array:
+def rank(options: PlanOptions, safety_context: SafetyContext) -> Array:
     """(N,) indices of the options, the best first: best driving score without progress, then score and bonus.
 
     The generator's order where a score does not know what the plans wait for.
@@ -102,7 +102,7 @@ def rank(options: Options, safety_context: SafetyContext) -> Array:
 
 
 def make_safe(
-    options: Options,
+    options: PlanOptions,
     order: Array,
     candidates: Candidates,
     last: Plan | None,

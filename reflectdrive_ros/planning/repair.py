@@ -61,7 +61,7 @@ ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins 
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 GENTLE_BRAKINGS_MPS2, HARD_BRAKINGS_MPS2 = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0), (4.0, 5.0, 6.0, 8.0)
-BRAKING_JERK_MPS3 = 4.0
+REPAIR_JERK_MPS3 = 4.0
 
 CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
@@ -178,14 +178,14 @@ def brake_along(
     path: Array, brakings_mps2: tuple[float, ...], acceleration_mps2: float, safety_context: SafetyContext
 ) -> Array:
     """(N, P, 2) points on a path (P + 1, 2) from the origin on, never ahead of it, with each braking: the acceleration
-    falls from the present one to it, with BRAKING_JERK_MPS3 at most, and stays."""
+    falls from the present one to it, with REPAIR_JERK_MPS3 at most, and stays."""
     along = geometry.arc_lengths(path)
     speed_mps = max(float(safety_context.scene.motion[0]), 0.0)
     times_s = STEP_S * np.arange(1, round(POINT_DT_S / STEP_S) * (len(path) - 1) + 1)
     first = min(acceleration_mps2, 0.0)
     rows = []
     for braking in brakings_mps2:
-        acceleration = np.maximum(first - BRAKING_JERK_MPS3 * (times_s - 0.5 * STEP_S), -braking)
+        acceleration = np.maximum(first - REPAIR_JERK_MPS3 * (times_s - 0.5 * STEP_S), -braking)
         speeds = np.maximum.accumulate(np.minimum(speed_mps + np.cumsum(acceleration) * STEP_S, speed_mps)[::-1])[::-1]
         speeds = np.maximum(speeds, 0.0)
         rows.append((np.cumsum(speeds) * STEP_S)[round(POINT_DT_S / STEP_S) - 1 :: round(POINT_DT_S / STEP_S)])

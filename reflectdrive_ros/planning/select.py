@@ -1,7 +1,7 @@
 """Choice among plans by their driving score in the forecast, and among candidates where it does not decide.
 
 The score is that of the driving metric (`scoring.scorer`), with the agents as predicted and the drivable space as
-observed. It knows what a network cannot be told in time; it does not know for whom the network waits. So a plan of
+observed. It has the road and the traffic of this instant; it does not know for whom the network waits. So a plan of
 another probability, or a variant of a plan, must gain more than its cost.
 """
 

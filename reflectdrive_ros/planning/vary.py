@@ -22,7 +22,7 @@ from ..core.domain import Array
 from .postprocess.waypoints import HORIZON_S, POINT_DT_S
 
 DECELERATIONS_MPS2 = (0.0, 0.5, 1.0, 2.0, 3.0)
-OFFSETS_M = (0.0, -0.6, -0.3, 0.3, 0.6)
+SHIFTS_M = (0.0, -0.6, -0.3, 0.3, 0.6)
 BULGES_M = (0.0, -0.4, 0.4)
 LATERAL_MIN_MPS = 2.0  # a slower car is hardly steered: its plans are not varied sideways
 LATERAL_LENGTH_MIN_M = 8.0  # nor are shorter plans
@@ -65,7 +65,7 @@ def combinations(lateral: bool) -> Array:
     """(V, 3) deceleration, offset and bulge of each variant; zeros first."""
     grid = np.meshgrid(
         DECELERATIONS_MPS2,
-        OFFSETS_M if lateral else (0.0,),
+        SHIFTS_M if lateral else (0.0,),
         BULGES_M if lateral else (0.0,),
         indexing="ij",
     )

@@ -18,10 +18,10 @@ from ..core.domain import PLAN_DT_S, Array, EgoState, Trajectory
 from ..core.messages import BadMessage
 from . import cdr
 from .cdr_writer import CdrWriter
+from .inputs.channel import CLOCK_TOLERANCE_S
 from .outputs import HAS_TURN_INDICATOR, POINT, POINT_TIME_BYTES
 
 UUID_BYTES = 16
-CLOCK_TOLERANCE_S = 0.1  # a stamp further in the future means that the clocks are not synchronised
 NOW_S = 0.02  # a point nearer to the present is replaced by where the car is
 NUMBERS = (POINT.names or ())[2:]  # of a point, without its time
 

@@ -32,7 +32,7 @@ from .plan_publisher import qos_profile
 from .topics import message_class
 
 NODE = "reflectdrive_check"
-DIAGNOSTICS_PERIOD_S = 0.15  # at most so long without diagnostics
+LATEST_DIAGNOSTICS_S = 0.15  # at most so long without diagnostics
 
 
 class CheckNode(Node):
@@ -64,7 +64,7 @@ class CheckNode(Node):
         ]
         self._inputs.append(self._subscribe(topics.CHECK_CANDIDATES, self._check))
         self.create_timer(
-            DIAGNOSTICS_PERIOD_S, self._publish_late_diagnostics, clock=Clock(clock_type=ClockType.STEADY_TIME)
+            LATEST_DIAGNOSTICS_S, self._publish_late_diagnostics, clock=Clock(clock_type=ClockType.STEADY_TIME)
         )
 
     def _subscribe(self, topic: topics.Topic, callback: Any) -> Any:
@@ -101,7 +101,7 @@ class CheckNode(Node):
             self._by_key["planning_factors"].publish(factors)
 
     def _publish_late_diagnostics(self) -> None:
-        if time.perf_counter() - self._diagnosed_s >= DIAGNOSTICS_PERIOD_S:
+        if time.perf_counter() - self._diagnosed_s >= LATEST_DIAGNOSTICS_S:
             self._publish_diagnostics()
 
     def _publish_diagnostics(self) -> None:

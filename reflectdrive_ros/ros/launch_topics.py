@@ -64,7 +64,7 @@ CHECK_INPUTS = {  # likewise, of the check node
     ),
     **{own: row for own, row in INPUTS.items() if row[0] not in PLANNER_ONLY},
 }
-CHECK_OUTPUTS = {
+CHECK_REMAPS = {
     "~/output/trajectories": (
         "output_trajectories",
         "~/output/trajectories",

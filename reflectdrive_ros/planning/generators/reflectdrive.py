@@ -38,8 +38,6 @@ from ..planner import (
 )
 from ..postprocess.waypoints import postprocess, trajectories
 
-NEEDS = frozenset({"goals"})  # capabilities of its network
-
 
 @dataclass(frozen=True)
 class ReflectDriveDecoding(DecodingConfig):
@@ -55,9 +53,14 @@ def decoding_config(config: Config) -> DecodingConfig:
     return ReflectDriveDecoding(**asdict(config.decoding) | own)
 
 
+def needs(config: Config) -> frozenset[str]:
+    """Capabilities of its network."""
+    return frozenset({"goals"})
+
+
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     settings = planner_context.config.reflectdrive
-    network, inputs = network_inputs("reflectdrive", observation, planner_context, NEEDS)
+    network, inputs = network_inputs("reflectdrive", observation, planner_context, needs(planner_context.config))
     scene = network.prefill_goal(inputs)
     safety_context = planner_context.safety_context(observation)
 
@@ -92,7 +95,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     Raises PlanningError as `plan` does.
     """
     settings = planner_context.config.reflectdrive
-    network, inputs = network_inputs("reflectdrive", observation, planner_context, NEEDS)
+    network, inputs = network_inputs("reflectdrive", observation, planner_context, needs(planner_context.config))
     scene = network.prefill_goal(inputs)
     actions, _ = draft_plans(scene.actions[scene.valid][: settings.goals], scene, inputs, network, settings)
     road = planner_context.safety_context(observation).road
@@ -127,7 +130,7 @@ SPEC = GeneratorSpec(
     generate,
     "token",
     images=True,
-    needs=lambda config: NEEDS,
+    needs=needs,
     decoding=decoding_config,
     proposals=proposals,
 )

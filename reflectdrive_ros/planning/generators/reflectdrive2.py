@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...core import geometry, kinematics
+from ...core.config import Config
 from ...core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
 from ...core.recipe_config import ReflectDrive2Config
 from ...core.tokens import TokenLayout, draft_schedule
@@ -41,7 +42,6 @@ from ..planner import (
 from ..postprocess.waypoints import HORIZON_S, carried_points, postprocess, trajectories
 from ..select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
 
-NEEDS = frozenset({"goals", "edit"})  # capabilities of its network
 LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
 MAX_DEVIATION_M = 1.0  # a car further from its position in the last plan takes a full step
 LOW_CONFIDENCE = 0.15  # mean token probability of the last plan below which the next step is a full one
@@ -63,9 +63,14 @@ class ReflectDrive2Memory:
     lite_steps_since_full: int
 
 
+def needs(config: Config) -> frozenset[str]:
+    """Capabilities of its network."""
+    return frozenset({"goals", "edit"})
+
+
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
     settings = planner_context.config.reflectdrive2
-    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, needs(planner_context.config))
     full_step_reason = find_full_step_reason(state, observation, settings)
     prefilled: Prefilled | None = None
     lite_steps_since_full, kind, edit_rounds = 0, StepKind.FULL, settings.edit_rounds
@@ -225,7 +230,7 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     Raises PlanningError as `plan` does.
     """
     config = planner_context.config
-    network, inputs = network_inputs("reflectdrive2", observation, planner_context, NEEDS)
+    network, inputs = network_inputs("reflectdrive2", observation, planner_context, needs(planner_context.config))
     prefilled = network.prefill_goal(inputs)
     actions, _ = draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
@@ -300,7 +305,7 @@ SPEC = GeneratorSpec(
     generate,
     "token",
     images=True,
-    needs=lambda config: NEEDS,
+    needs=needs,
     draft_inputs=draft_inputs,
     proposals=proposals,
 )
