@@ -117,7 +117,7 @@ def make_safe(
         return (safe, options.points[safe], 0) if back is None else (safe, back, 1)
     option = int(order[0])
     points = options.points[option]
-    if candidates.token_search is not None:
+    if candidates.token_search is not None and safety_context.config.repair.iterations:
         return option, *repair_tokens(points, option, candidates, planner_context, safety_context, last)
     return option, *repair_points(points, safety_context, last)
 
