@@ -121,7 +121,7 @@ def test_the_drivable_space_of_the_map_refuses_no_plan_along_its_route():
 
 
 def test_lanelets_narrower_than_a_bend_refuse_plans_before_one_corner_only(monkeypatch):
-    """docs/on_a_car.md has this number, of a drivable space that is not widened along the route."""
+    """Of a drivable space that is not widened along the route (docs/on_a_car.md)."""
     monkeypatch.setattr(drivable_area, "areas_beside_road", lambda *_: [])
     refused = [k for k, reason in enumerate(reasons_along_the_drive(drivable_type="map")) if reason]
     assert 7 <= len(refused) <= 9  # 8; rounding may decide on the first and the last
