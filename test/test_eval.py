@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from planners_of_tests import PlannersOfTests
 from rich.console import Console
 
-from reflectdrive_ros import planning
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import Plan, Trajectory
@@ -40,9 +40,7 @@ def written(tmp_path_factory):
 @pytest.fixture
 def planners(monkeypatch):
     """Planners that only tests have."""
-    monkeypatch.setattr(planning, "PLANNERS", registry := dict(planning.PLANNERS))
-    monkeypatch.setattr(eval, "PLANNERS", registry)
-    return registry
+    return PlannersOfTests(monkeypatch, eval)
 
 
 def test_the_keys_that_others_rely_on(written):

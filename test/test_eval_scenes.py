@@ -12,11 +12,11 @@ import cv2
 import hand_scenes
 import numpy as np
 import pytest
+from planners_of_tests import PlannersOfTests
 from scenes import config as scenes_config
 from stored_scenes import scenes_folder, store  # noqa: F401 (fixtures)
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import planning
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
@@ -66,8 +66,7 @@ def planners(monkeypatch):
             yield parallel.Outcome(task, work(task, partial(on_progress, index)))
 
     monkeypatch.setattr(parallel, "map_restartable", share_out)
-    monkeypatch.setattr(planning, "PLANNERS", registry := dict(planning.PLANNERS))
-    return registry
+    return PlannersOfTests(monkeypatch, eval)
 
 
 @pytest.fixture
@@ -330,7 +329,7 @@ def of_model(model, *words):
 
 def test_a_model_is_scored_with_the_best_of_its_proposals(camera_set, tiny_model, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "eval.json"
-    unrepaired = ("--setting", "pipeline.repair=false")
+    unrepaired = ("--setting", "pipeline.repair=false", "--setting", "pipeline.vary=false")
     assert command(eval, *of_model(tiny_model, "--scenes", camera_set, "--json", file, *unrepaired)) == 0
     content = json.loads(file.read_text())
     assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2 (objects)", 5, {})

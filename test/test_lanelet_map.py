@@ -99,7 +99,9 @@ def reasons_along_the_drive(**inputs):
     """Why the guard refused plans along the recorded route, one for every 20th message; empty for those that pass."""
     messages, positions = drive()
     config = replace(Config("route_follower", inputs=settings(objects_type="none", **inputs)), speed_limit_mps=4.0)
-    core = PlanningCore(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
+    unrepaired = replace(config.pipeline, repair=False)  # the bare plans of the route follower
+    config = replace(config, cameras=replace(config.cameras, required=False), pipeline=unrepaired)
+    core = PlanningCore(config, clock=lambda: 0.0)
     core.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
     reasons = []
     for message in messages[::20]:

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rubber_band import LAYOUT, redraw, strip_grid
+from rubber_band import LAYOUT, strip_grid
 from scenes import NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, straight_route
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import Agents, StepKind
 from reflectdrive_ros.planning import pipeline
-from reflectdrive_ros.planning.candidates import Candidates, TokenPlans, of_trajectories
+from reflectdrive_ros.planning.candidates import Candidates, of_trajectories
 from reflectdrive_ros.planning.generators import GENERATORS
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories, waypoint_poses, waypoints
@@ -318,23 +318,22 @@ def test_a_car_starts_again_when_the_one_ahead_is_gone():
 
 
 def tokens_of(*plans):
-    ids = LAYOUT.encode(np.stack(plans))
-    return TokenPlans(ids, LAYOUT.decode(ids), LAYOUT, redraw)
+    return LAYOUT.encode(np.stack(plans))
 
 
 def test_the_tokens_are_those_that_the_network_wrote_for_the_selected_candidate():
     blocked = known(8.0, (20.0, 0.0, 0.0, 0.0))
     tokens = tokens_of(moving(8.0), STOP)
-    varied = planned(proposing(moving(8.0), tokens=tokens_of(moving(8.0))), BEHIND)
+    varied = planned(proposing(moving(8.0), ids=tokens_of(moving(8.0))), BEHIND)
     assert varied.change
-    assert varied.tokens.tolist() == tokens.ids[0].tolist()
-    repaired = planned(proposing(moving(8.0), tokens=tokens_of(moving(8.0))), blocked, **REPAIR_ONLY)
+    assert varied.tokens.tolist() == tokens[0].tolist()
+    repaired = planned(proposing(moving(8.0), ids=tokens_of(moving(8.0))), blocked, **REPAIR_ONLY)
     assert repaired.check.repairs > 0
     assert is_safe(repaired)
-    assert repaired.tokens.tolist() == tokens.ids[0].tolist()
-    second = planned(proposing(moving(8.0), STOP, tokens=tokens), blocked, pipeline__vary=False)
+    assert repaired.tokens.tolist() == tokens[0].tolist()
+    second = planned(proposing(moving(8.0), STOP, ids=tokens), blocked, pipeline__vary=False)
     assert second.check.repairs == 0
-    assert second.tokens.tolist() == tokens.ids[1].tolist()
+    assert second.tokens.tolist() == tokens[1].tolist()
     assert planned(proposing(moving(8.0)), BEHIND).tokens is None
 
 
