@@ -118,7 +118,7 @@ def test_a_planner_without_a_plan_scores_nothing_and_is_named(planners, tmp_path
     assert command("--scenes", HERE, "--planner", "lost", "short", "--json", tmp_path / "it.json") == 0
     output = capsys.readouterr().out
     assert "lost had no plan for 5 starts, scored 0; the first: ngsim" in output
-    assert "the plan ends at 3.0 s, 4 s are scored" in output
+    assert "the plan ends at 3.0 s, 4 s are checked" in output
     content = json.loads((tmp_path / "it.json").read_text())
     assert content["pdms"] == content["nc"] == content["ep"] == 0
     assert len(content["failures"]["lost"]) == 5
