@@ -12,22 +12,21 @@ import cv2
 import hand_scenes
 import numpy as np
 import pytest
+from planners_of_tests import PlannersOfTests
 from scenes import config as scenes_config
 from stored_scenes import scenes_folder, store  # noqa: F401 (fixtures)
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
-from reflectdrive_ros import planning
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.core.config import Config, ConfigError
-from reflectdrive_ros.core.domain import Trajectory
+from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.data.scene import Tracks
 from reflectdrive_ros.evaluation import bootstrap, closed_loop, driving_scores, open_loop, scene_sets, variants
 from reflectdrive_ros.infra import parallel
 from reflectdrive_ros.maps import sumo
-from reflectdrive_ros.planning.candidates import GeneratorSpec, of_trajectories
 from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.runtime import network
 from reflectdrive_ros.scoring.scorer import score
@@ -67,8 +66,7 @@ def planners(monkeypatch):
             yield parallel.Outcome(task, work(task, partial(on_progress, index)))
 
     monkeypatch.setattr(parallel, "map_restartable", share_out)
-    monkeypatch.setattr(planning, "GENERATORS", registry := dict(planning.GENERATORS))
-    return registry
+    return PlannersOfTests(monkeypatch, eval)
 
 
 @pytest.fixture
@@ -120,11 +118,11 @@ def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners)
     }
 
     def copy(state, observation, planner_context):
-        return of_trajectories((Trajectory(experts[tuple(observation.ego.map_from_ego)], 0.5),))
+        poses = experts[tuple(observation.ego.map_from_ego)]
+        return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, 0.5))
 
-    planners["copy"] = GeneratorSpec("copy", copy)
-    own = scenes_config(pipeline__vary=False, pipeline__select=False, pipeline__repair=False)
-    result = open_loop.evaluate(folder, rows_of(("copy",), own), own, None, None, 1, QUIET)
+    planners["copy"] = copy
+    result = evaluate(folder, ("copy",))
     np.testing.assert_allclose(result.scores["copy (objects)"], result.scores["expert"], atol=1e-6)
 
 
@@ -136,7 +134,7 @@ def test_a_planner_with_eyes_sees_the_images_and_no_planner_the_future(tmp_path,
         observations.append(observation)
         raise PlanningError("only looking")
 
-    planners["look"] = GeneratorSpec("look", look, images=True)
+    planners["look"] = look
     result = evaluate(tmp_path / "set", ("look",))
     assert [len(observation.cameras) for observation in observations] == [6, 6]
     assert all(observation.agents.predicted_poses is None for observation in observations)
@@ -331,7 +329,7 @@ def of_model(model, *words):
 
 def test_a_model_is_scored_with_the_best_of_its_proposals(camera_set, tiny_model, tmp_path, capsys):  # noqa: F811
     file = tmp_path / "eval.json"
-    unrepaired = ("--setting", "pipeline.vary=false", "--setting", "pipeline.repair=false")
+    unrepaired = ("--setting", "pipeline.repair=false", "--setting", "pipeline.vary=false")
     assert command(eval, *of_model(tiny_model, "--scenes", camera_set, "--json", file, *unrepaired)) == 0
     content = json.loads(file.read_text())
     assert (content["planner"], content["scenes"], content["failures"]) == ("reflectdrive2 (objects)", 5, {})

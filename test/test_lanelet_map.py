@@ -99,7 +99,9 @@ def reasons_along_the_drive(**inputs):
     """Why the guard refused plans along the recorded route, one for every 20th message; empty for those that pass."""
     messages, positions = drive()
     config = replace(Config("route_follower", inputs=settings(objects_type="none", **inputs)), speed_limit_mps=4.0)
-    core = PlanningCore(replace(config, cameras=replace(config.cameras, required=False)), clock=lambda: 0.0)
+    unrepaired = replace(config.pipeline, repair=False)  # the bare plans of the route follower
+    config = replace(config, cameras=replace(config.cameras, required=False), pipeline=unrepaired)
+    core = PlanningCore(config, clock=lambda: 0.0)
     core.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
     reasons = []
     for message in messages[::20]:
@@ -121,7 +123,7 @@ def test_the_drivable_space_of_the_map_refuses_no_plan_along_its_route():
 
 
 def test_lanelets_narrower_than_a_bend_refuse_plans_before_one_corner_only(monkeypatch):
-    """docs/on_a_car.md has this number, of a drivable space that is not widened along the route."""
+    """Of a drivable space that is not widened along the route (docs/on_a_car.md)."""
     monkeypatch.setattr(drivable_area, "areas_beside_road", lambda *_: [])
     refused = [k for k, reason in enumerate(reasons_along_the_drive(drivable_type="map")) if reason]
     assert 7 <= len(refused) <= 9  # 8; rounding may decide on the first and the last

@@ -11,8 +11,8 @@ EXAMPLES = re.findall(r"## (.+?)\n.*?```python\n(.*?)```\n\nIt prints\n\n```text
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def test_the_page_has_three_programs_and_the_test_runs_all_of_them():
-    assert len(EXAMPLES) == PAGE.count("```python") == 3
+def test_the_page_has_four_programs_and_the_test_runs_all_of_them():
+    assert len(EXAMPLES) == PAGE.count("```python") == 4
 
 
 @pytest.mark.parametrize(("name", "program", "printed"), EXAMPLES, ids=[name for name, *_ in EXAMPLES])

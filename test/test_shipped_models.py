@@ -106,7 +106,8 @@ def test_the_graphs_goals_are_those_of_the_weights_that_decode_by_the_recipes_ow
 
 
 def test_reflectdrive_repairs_on_the_shipped_graphs():
-    report = engine_of("fp32", "reflectdrive").step(camera_observation(8.0, agents=cars((14.0, 0.0, 0.0, 0.0))))
+    engine = engine_of("fp32", "reflectdrive", reflectdrive__goals=1)
+    report = engine.step(camera_observation(8.0, agents=cars((16.0, 0.0, 0.0, 0.0))))
     assert report.verdict is Verdict.OK, report.reason
     assert report.plan.check.repairs > 0
     assert report.plan.check.unsafe_after_s is None

@@ -10,8 +10,8 @@ from reflectdrive_ros.__main__ import BENCHES, main
 from reflectdrive_ros.bench import results, staleness
 
 ROOT = Path(__file__).parents[1]
-FILES = ("reflectdrive_ros/planning/guard.py", "reflectdrive_ros/planning/route_follower.py", "README.md")
-OTHER = "reflectdrive_ros/planning/drivefine.py"
+FILES = ("reflectdrive_ros/planning/guard.py", "reflectdrive_ros/planning/generators/route_follower.py", "README.md")
+OTHER = "reflectdrive_ros/planning/generators/drivefine.py"
 BENCH = "docs/bench/eval-test.json"
 
 

@@ -332,11 +332,11 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class RepairConfig:
-    """Repair of unsafe plans; the defaults are those of the paper where it gives them."""
+    """Repair of unsafe plans of `reflectdrive` by token search, as in its paper."""
 
     iterations: int = setting(
         2,
-        "largest number (paper: 10; on `val` 1 to 5 score the same within noise, 10 0.5 less); 0 disables repair",
+        "iterations of the token search of reflectdrive (paper: 10; on `val` 1 to 5 score the same); 0: none",
         0,
         100,
     )

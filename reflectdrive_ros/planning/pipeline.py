@@ -22,7 +22,7 @@ import numpy as np
 from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind
 from ..scoring.safety import SAFE, SafetyContext, safety_check
 from . import vary
-from .assessment import planned_safety
+from .assessment import limit_violation, planned_safety
 from .candidates import Candidates, Generator
 from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
@@ -93,12 +93,15 @@ def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOp
 def rank(options: PlanOptions, safety_context: SafetyContext) -> Array:
     """(N,) indices of the options, the best first: best driving score without progress, then score and bonus.
 
-    The generator's order where a score does not know what the plans wait for.
+    Where a score does not know what the plans wait for, the generator's order takes the place of score and bonus.
     """
-    if len(options.points) == 1 or not knows_what_plans_wait_for(safety_context):
+    if len(options.points) == 1 or not can_score(safety_context.observation):
         return np.arange(len(options.points))
     scored = score_candidates(safety_context, options.points)
-    return np.argsort(-(scored.safest + scored.scores + options.bonuses), kind="stable")
+    merit = scored.safest.astype(float)
+    if knows_what_plans_wait_for(safety_context):
+        merit += scored.scores + options.bonuses
+    return np.argsort(-merit, kind="stable")
 
 
 def make_safe(
@@ -117,20 +120,25 @@ def make_safe(
         return (safe, options.points[safe], 0) if back is None else (safe, back, 1)
     option = int(order[0])
     points = options.points[option]
-    if candidates.token_search is not None:
+    if candidates.token_search is not None and safety_context.config.repair.iterations:
         return option, *repair_tokens(points, option, candidates, planner_context, safety_context, last)
     return option, *repair_points(points, safety_context, last)
 
 
 def first_safe(points: Array, order: Array, safety_context: SafetyContext) -> int | None:
-    """The first of the plans `order` that is safe as planned; None if none is."""
+    """The first of the plans `order` that is safe as planned, if possible within the vehicle limits; None if none is
+    safe."""
+    first = None
     for indices in (order[:1], order[1:]):
         if len(indices):
             poses = waypoint_poses(points[indices], safety_context.road)
             safe = planned_safety(safety_context, poses, exact=True).worst >= SAFE
-            if safe.any():
-                return int(indices[int(np.argmax(safe))])
-    return None
+            sound = safe & (limit_violation(safety_context, poses).max(axis=1) <= 0.0)
+            if sound.any():
+                return int(indices[int(np.argmax(sound))])
+            if first is None and safe.any():
+                first = int(indices[int(np.argmax(safe))])
+    return first
 
 
 def finish(

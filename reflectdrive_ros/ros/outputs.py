@@ -327,12 +327,10 @@ def _tokens(plan: Plan) -> dict[str, Any]:
     ids, trace = plan.tokens, plan.trace
     if ids is None or trace is None:
         return {}
-    # tokens written by a repair have no confidence
-    confidence = np.where(ids == trace.ids[-1], trace.confidence[-1], np.nan)
     return {
         "tokens_before_edit": trace.ids[0].tolist(),
         "tokens_after_edit": ids.tolist(),
-        "token_confidence": confidence.tolist(),
+        "token_confidence": trace.confidence[-1].tolist(),
         "edit_rounds": len(trace.ids) - 1,
         "round_tokens": trace.ids.ravel().tolist(),
         "round_confidence": trace.confidence.ravel().tolist(),

@@ -1,0 +1,18 @@
+"""Planners that only tests have, given as functions `(state, observation, context) -> (state, plan)`."""
+
+from reflectdrive_ros.planning import GENERATORS
+from reflectdrive_ros.planning.candidates import GeneratorSpec, of_trajectories
+
+
+class PlannersOfTests:
+    """`planners[name] = plan` registers a generator of that plan, and its name with a command, until the test ends."""
+
+    def __init__(self, monkeypatch, command):
+        self._monkeypatch, self._command = monkeypatch, command
+
+    def __setitem__(self, name, plan):
+        def generate(state, observation, planner_context):
+            return of_trajectories((plan(state, observation, planner_context)[1].trajectory,))
+
+        self._monkeypatch.setitem(GENERATORS, name, GeneratorSpec(name, generate))
+        self._monkeypatch.setattr(self._command, "PLANNERS", (*self._command.PLANNERS, name))
