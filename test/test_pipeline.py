@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rubber_band import LAYOUT, strip_grid
+from rubber_band import LAYOUT, redraw, strip_grid
 from scenes import NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, straight_route
 
 from reflectdrive_ros.core import geometry, kinematics
