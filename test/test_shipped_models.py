@@ -77,7 +77,8 @@ BESIDE = cars((40.0, 20.0, 0.0, 0.0))
 def test_reflectdrive_takes_the_goals_that_it_wants_of_those_that_the_graphs_give(precision, goals, spacing_m):
     """The likeliest, as many as it wants, each as far from the others as it wants."""
     settings = {"reflectdrive__goals": goals, "reflectdrive__goal_spacing_m": spacing_m}
-    engine = engine_of(precision, "reflectdrive", **settings)
+    own = {"pipeline__select": False, "pipeline__repair": False}  # the trace is that of the generator's first
+    engine = engine_of(precision, "reflectdrive", **settings, **own)
     report = engine.step(replace(TURNING, agents=BESIDE))
     assert report.verdict is Verdict.OK, report.reason
     plan = report.plan
