@@ -13,6 +13,7 @@ from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import Agents, StepKind
 from reflectdrive_ros.planning import pipeline
+from reflectdrive_ros.planning.assessment import comfortable
 from reflectdrive_ros.planning.candidates import Candidates, TokenSearch, of_trajectories
 from reflectdrive_ros.planning.generators import GENERATORS
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
@@ -267,6 +268,17 @@ def test_a_car_that_creeps_away_from_its_route_is_led_back():
     assert plan.trajectory.poses[-1, 1] > 3.0
     off = planned(proposing(moving(1.8)), scene, pipeline__repair=False)
     np.testing.assert_allclose(waypoints(off.trajectory), moving(1.8), atol=1e-6)
+
+
+def test_an_uncomfortable_profile_is_relaxed_whatever_is_switched_off():
+    """It goes on for a second, then brakes hard."""
+    late = np.stack([[5.0, 10.0, 14.0, 16.5, 18.0, 18.6, 18.6, 18.6], np.zeros(8)], axis=1)
+    scene = known(10.0)
+    safety_context = SafetyContext(scene, config())
+    assert not comfortable(safety_context, late[None])[0]
+    driven = waypoints(planned(proposing(late), scene, **OFF).trajectory)
+    assert comfortable(safety_context, driven[None])[0]
+    assert (driven[:, 0] <= late[:, 0] + 1e-6).all()
 
 
 # --- ten times a second ----------------------------------------------------------------------------------------------
