@@ -179,19 +179,19 @@ $(NUMBERS)/eval-test-shipped.json: COMMAND = eval --scenes test --planner reflec
 $(NUMBERS)/eval-test-reflexdiffusion.json: COMMAND = eval --scenes test --planner reflexdiffusion --privilege objects \
 	--random-weights
 $(NUMBERS)/eval-test-reflexdiffusion-single.json: COMMAND = eval --scenes test --planner reflexdiffusion \
-	--privilege objects --setting pipeline.repair=false
+	--privilege objects --setting pipeline.vary=false --setting pipeline.repair=false
 $(NUMBERS)/eval-test-drivefine.json: COMMAND = eval --scenes test --planner drivefine --privilege route
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
 $(NUMBERS)/variants-reflectdrive2.json: COMMAND = eval --scenes val --limit 150 --planner reflectdrive2 --variant all \
 	--variant no_edits reflectdrive2.edit_rounds=0 --variant one_draft_round reflectdrive2.draft_rounds=1 \
-	--variant no_repair pipeline.repair=false --variant ten_repairs repair.iterations=10 \
+	--variant no_repair pipeline.repair=false --variant no_variants pipeline.vary=false \
 	--variant one_goal pipeline.select=false \
 	--variant alone pipeline.select=false pipeline.repair=false
 $(NUMBERS)/variants-drivefine.json: COMMAND = eval --scenes val --limit 150 --planner drivefine --variant all \
 	--variant not_refined drivefine.refine=false --variant twelve_rounds drivefine.draft_rounds=12 \
 	--variant one_plan drivefine.candidates=1 --variant no_repair pipeline.repair=false
 $(NUMBERS)/variants-reflexdiffusion.json: COMMAND = eval --scenes val --limit 250 --planner reflexdiffusion \
-	--setting pipeline.repair=false --variant plain reflexdiffusion.reflection=false \
+	--setting pipeline.vary=false --setting pipeline.repair=false --variant plain reflexdiffusion.reflection=false \
 	--variant reflection --variant guidance_0.9 reflexdiffusion.guidance=0.9 reflexdiffusion.reflection=false \
 	--variant guidance_1.3 reflexdiffusion.guidance=1.3 reflexdiffusion.reflection=false
 $(NUMBERS)/variants-lite_steps.json: COMMAND = $(CLOSED) --planner reflectdrive2 $(ONE_THREAD) --variant alternating \

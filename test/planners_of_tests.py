@@ -16,3 +16,8 @@ class PlannersOfTests:
 
         self._monkeypatch.setitem(GENERATORS, name, GeneratorSpec(name, generate))
         self._monkeypatch.setattr(self._command, "PLANNERS", (*self._command.PLANNERS, name))
+
+    def __ior__(self, planners):
+        for name, plan in planners.items():
+            self[name] = plan
+        return self

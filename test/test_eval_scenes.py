@@ -22,6 +22,7 @@ from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
 from reflectdrive_ros.core.config import Config, ConfigError
 from reflectdrive_ros.core.domain import Plan, Trajectory
+from reflectdrive_ros.core.recipe_config import PipelineConfig
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.data.scene import Tracks
 from reflectdrive_ros.evaluation import bootstrap, closed_loop, driving_scores, open_loop, scene_sets, variants
@@ -122,8 +123,8 @@ def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners)
         return state, Plan(observation.stamp_ns, observation.ego.map_from_ego, Trajectory(poses, 0.5))
 
     planners["copy"] = copy
-    own = scenes_config(pipeline__vary=False, pipeline__select=False, pipeline__repair=False)
-    result = open_loop.evaluate(folder, rows_of(("copy",), own), own, None, None, 1, QUIET)
+    bare = Config(pipeline=PipelineConfig(vary=False, select=False, repair=False))
+    result = open_loop.evaluate(folder, rows_of(("copy",), bare), bare, None, None, 1, QUIET)
     np.testing.assert_allclose(result.scores["copy (objects)"], result.scores["expert"], atol=1e-6)
 
 

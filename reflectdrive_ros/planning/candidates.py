@@ -16,8 +16,8 @@ from ..core.config import Config
 from ..core.domain import Array, Observation, StepKind, TokenTrace, Trajectory
 from ..core.recipe_config import DecodingConfig
 from ..core.tokens import TokenLayout
-from .planner import PlannerContext, PlannerState
-from .postprocess.waypoints import waypoints
+from .planner import PlannerContext, PlannerState, PlanningError
+from .postprocess.waypoints import HORIZON_S, waypoints
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,9 @@ class Candidates:
 
 
 def of_trajectories(trajectories: tuple[Trajectory, ...], step: StepKind = StepKind.FULL) -> Candidates:
-    """Candidates of a generator without probabilities; each trajectory lasts at least 4 s."""
+    """Candidates of a generator without probabilities. Raises PlanningError for a trajectory of less than 4 s."""
+    if (shortest_s := min(each.horizon_s for each in trajectories)) < HORIZON_S - 1e-9:
+        raise PlanningError(f"the plan ends at {shortest_s:.1f} s, {HORIZON_S:.0f} s are checked")
     points = np.stack([waypoints(each) for each in trajectories])
     return Candidates(points, np.zeros(len(points)), step, trajectories)
 

@@ -145,9 +145,11 @@ def finish(
     points: Array, option: int, candidates: Candidates, safety_context: SafetyContext, observation: Observation
 ) -> Plan:
     """The plan through points (8, 2), relaxed where that is more comfortable and safe; the other candidates follow, the
-    best first."""
+    best first. A trajectory that the generator gives is published as it is."""
     source = option if option < len(candidates.points) else 0  # variants are of the first candidate
-    relaxed = relax_profile(points, safety_context)
+    is_unchanged = np.array_equal(points, candidates.points[source])
+    keeps_trajectory = is_unchanged and candidates.trajectories is not None
+    relaxed = points if keeps_trajectory else relax_profile(points, safety_context)
     others = [index for index in range(len(candidates.points)) if index != source]
     published = np.stack([relaxed, *candidates.points[others]])
     scores = candidates.scores[[source, *others]] if len(candidates.scores) else np.zeros(0)
@@ -155,11 +157,10 @@ def finish(
         scores = score_candidates(safety_context, published).scores
         order = np.concatenate([[0], 1 + np.argsort(-scores[1:], kind="stable")])
         published, scores, others = published[order], scores[order], [others[index - 1] for index in order[1:]]
-    is_unchanged = np.array_equal(relaxed, candidates.points[source])
     headings = None
     if candidates.headings is not None:
         headings = candidates.headings[[source, *others]]
-        headings[0] = headings[0] if is_unchanged else np.nan
+        headings[0] = headings[0] if np.array_equal(relaxed, candidates.points[source]) else np.nan
     result = list(trajectories(published, observation.ego.speed_mps, PLAN_DT_S, safety_context.road, headings))
     if candidates.trajectories is not None:
         result[1:] = [candidates.trajectories[index] for index in others]

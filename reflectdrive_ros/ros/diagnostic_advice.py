@@ -348,6 +348,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "AgentTracks.",
         "Correction.",
         "relax_profiles got",
+        "the plan ends at",
         "noisy futures are",
     ),
     "Value `change`: how the planner's plan was varied for a better driving score": (
