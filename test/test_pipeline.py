@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rubber_band import LAYOUT, strip_grid
+from rubber_band import LAYOUT, redraw, strip_grid
 from scenes import NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, straight_route
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import Agents, StepKind
 from reflectdrive_ros.planning import pipeline
-from reflectdrive_ros.planning.candidates import Candidates, of_trajectories
+from reflectdrive_ros.planning.candidates import Candidates, TokenSearch, of_trajectories
 from reflectdrive_ros.planning.generators import GENERATORS
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import trajectories, waypoint_poses, waypoints
@@ -203,6 +203,14 @@ def test_an_unsafe_plan_becomes_a_safe_one_that_stops_before_the_car_ahead(rear_
         assert plan.check.repairs == 1
 
 
+@pytest.mark.parametrize("rear_m", [10.75, 11.75, 12.75])
+def test_full_braking_is_used_where_nothing_gentler_is_safe(rear_m):
+    """7 to 9 m are free ahead of the front: at 8 m/s^2 the car stops after 4 m."""
+    plan = planned(proposing(moving(8.0)), mapped_scene(8.0, (rear_m + 2.25, 0.0, 0.0, 0.0)))
+    assert is_safe(plan)
+    assert end_m(plan) + FRONT_M < rear_m
+
+
 @pytest.mark.parametrize("settings", [REPAIR_ONLY, {}], ids=["repair", "all"])
 def test_braking_is_gentle_where_that_is_enough(settings):
     """The car ahead drives half as fast, 20 m ahead: less than 1 m/s^2 is required."""
@@ -263,6 +271,16 @@ def test_a_car_that_creeps_away_from_its_route_is_led_back():
     np.testing.assert_allclose(waypoints(off.trajectory), moving(1.8), atol=1e-6)
 
 
+def test_points_with_an_uncomfortable_profile_are_relaxed_and_a_trajectory_is_published_as_it_is():
+    """It goes on for a second, then brakes hard."""
+    late = np.stack([[5.0, 10.0, 14.0, 16.5, 18.0, 18.6, 18.6, 18.6], np.zeros(8)], axis=1)
+    driven = waypoints(planned(proposing(late), mapped_scene(10.0), **OFF).trajectory)
+    assert (driven[:3, 0] < late[:3, 0] - 0.1).all()
+    assert driven[-1, 0] == pytest.approx(18.6, abs=0.1)
+    (trajectory,) = trajectories(late[None], 10.0, 0.1)
+    assert planned(lambda *_: of_trajectories((trajectory,)), mapped_scene(10.0), **OFF).trajectory is trajectory
+
+
 # --- ten times a second ----------------------------------------------------------------------------------------------
 
 
@@ -319,23 +337,24 @@ def test_a_car_starts_again_when_the_one_ahead_is_gone():
 # --- what the plan and the state say ----------------------------------------------------------------------------------
 
 
-def tokens_of(*plans):
-    return LAYOUT.encode(np.stack(plans))
-
-
-def test_the_tokens_are_those_that_the_network_wrote_for_the_selected_candidate():
+@pytest.mark.parametrize("searches", [False, True])
+def test_the_tokens_are_those_that_the_network_wrote_for_the_selected_candidate(searches):
     blocked = mapped_scene(8.0, (20.0, 0.0, 0.0, 0.0))
-    tokens = tokens_of(moving(8.0), STOP)
-    varied = planned(proposing(moving(8.0), ids=tokens_of(moving(8.0))), BEHIND)
+    ids = LAYOUT.encode(np.stack([moving(8.0), STOP]))
+    search = TokenSearch(LAYOUT.decode(ids), LAYOUT, redraw) if searches else None
+    both = proposing(moving(8.0), STOP, ids=ids, token_search=search)
+    first = search and replace(search, waypoints=search.waypoints[:1])
+    one = proposing(moving(8.0), ids=ids[:1], token_search=first)
+    varied = planned(one, BEHIND)
     assert varied.change
-    assert varied.tokens.tolist() == tokens[0].tolist()
-    repaired = planned(proposing(moving(8.0), ids=tokens_of(moving(8.0))), blocked, **REPAIR_ONLY)
+    assert varied.tokens.tolist() == ids[0].tolist()
+    repaired = planned(one, blocked, **REPAIR_ONLY)
     assert repaired.check.repairs > 0
     assert is_safe(repaired)
-    assert repaired.tokens.tolist() == tokens[0].tolist()
-    second = planned(proposing(moving(8.0), STOP, ids=tokens), blocked, pipeline__vary=False)
+    assert repaired.tokens.tolist() == ids[0].tolist()
+    second = planned(both, blocked, pipeline__vary=False)
     assert second.check.repairs == 0
-    assert second.tokens.tolist() == tokens[1].tolist()
+    assert second.tokens.tolist() == ids[1].tolist()
     assert planned(proposing(moving(8.0)), BEHIND).tokens is None
 
 

@@ -77,7 +77,8 @@ BESIDE = cars((40.0, 20.0, 0.0, 0.0))
 def test_reflectdrive_takes_the_goals_that_it_wants_of_those_that_the_graphs_give(precision, goals, spacing_m):
     """The likeliest, as many as it wants, each as far from the others as it wants."""
     settings = {"reflectdrive__goals": goals, "reflectdrive__goal_spacing_m": spacing_m}
-    engine = engine_of(precision, "reflectdrive", **settings)
+    own = {"pipeline__select": False, "pipeline__repair": False}  # the trace is that of the generator's first
+    engine = engine_of(precision, "reflectdrive", **settings, **own)
     report = engine.step(replace(TURNING, agents=BESIDE))
     assert report.verdict is Verdict.OK, report.reason
     plan = report.plan
@@ -200,6 +201,16 @@ def test_goals_are_published_in_the_map_with_their_probabilities(turning):
     assert 0.0 < sum(full.probability) <= 1.0
     assert full.header.frame_id == "map"
     assert (len(lite.x), lite.chosen) == (0, -1)  # a lite step keeps the goal that it has
+
+
+def test_the_ids_of_a_repaired_plan_are_those_that_the_network_wrote():
+    engine = engine_of("fp32", "reflectdrive2", pipeline__select=False)
+    report = engine.step(camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
+    assert report.plan.check.repairs > 0
+    debug, _ = messages(report)
+    edited = np.array(debug.round_tokens).reshape(-1, 16)[-1]
+    assert list(debug.tokens_after_edit) == edited.tolist()
+    assert min(debug.token_confidence) > 0.0
 
 
 def test_reflectdrive_tells_its_goals_and_its_draft_too():
