@@ -61,7 +61,7 @@ ANCHOR_SPACING = 3  # Manhattan distance between two anchors, at least, in bins 
 HURRY_DEADLINE_SHARE = 0.5  # share of the deadline after which there is no token search and no further iteration
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 GENTLE_BRAKINGS_MPS2, HARD_BRAKINGS_MPS2 = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0), (4.0, 5.0, 6.0, 8.0)
-REPAIR_JERK_MPS3 = 4.0
+GENTLE_JERK_MPS3, HARD_JERK_MPS3 = 4.0, 20.0  # by which a braking grows: comfortable, and what brakes can
 
 CONTINUED_PROGRESS = 0.5  # share of the progress of an unsafe plan that the plan driven now must make to replace it
 MERGE_S, MERGE_M = 2.0, 6.0  # the lateral offset to the route vanishes after this time, or this distance
@@ -135,22 +135,24 @@ def repair_points(points: Array, safety_context: SafetyContext, last: Plan | Non
     """A plan through points (P, 2) that is not safe, replaced; and 1, or 0 if nothing is better than the plan.
 
     `last`, the plan that is driven now, is continued if that is safe. Else the path of the plan, or that of the route,
-    is driven with the gentlest braking that is safe: of those with at most GENTLE_BRAKING_MPS2 the best driving score
-    decides, and of those with more. If nothing is safe, the least unsafe plan is the result.
+    is driven with the gentlest braking that is safe: of GENTLE_BRAKINGS_MPS2 the best driving score
+    decides, else of HARD_BRAKINGS_MPS2. If nothing is safe, the least unsafe plan is the result.
     """
     start = assess(safety_context, evaluate(safety_context, points[None]))
     far_m = float(start.progress_m[0])
     if (continued := continue_last(last, safety_context, len(points), far_m)) is not None:
         return continued.points[0], 1
-    deceleration_mps2 = present_acceleration_mps2(last, safety_context)
+    acceleration_mps2 = present_acceleration_mps2(last, safety_context)
     paths = [np.concatenate([np.zeros((1, 2)), points])]
     if safety_context.route is not None:
         along = geometry.arc_lengths(paths[0])
         paths.append(np.concatenate([np.zeros((1, 2)), _merge(along[None, 1:], safety_context)[0]]))
     allowed = float(start.limit_violation.max())
     options = [start.points]
-    for group in (GENTLE_BRAKINGS_MPS2, HARD_BRAKINGS_MPS2):
-        braked = np.concatenate([brake_along(path, group, deceleration_mps2, safety_context) for path in paths])
+    for group, jerk_mps3 in ((GENTLE_BRAKINGS_MPS2, GENTLE_JERK_MPS3), (HARD_BRAKINGS_MPS2, HARD_JERK_MPS3)):
+        braked = np.concatenate(
+            [brake_along(path, group, jerk_mps3, acceleration_mps2, safety_context) for path in paths]
+        )
         braked = slow_points(braked, safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
         evaluation = evaluate(safety_context, braked)
         sound = evaluation.safe & (limit_violation(safety_context, evaluation.poses).max(axis=1) <= allowed)
@@ -175,19 +177,22 @@ def present_acceleration_mps2(last: Plan | None, safety_context: SafetyContext) 
 
 
 def brake_along(
-    path: Array, brakings_mps2: tuple[float, ...], acceleration_mps2: float, safety_context: SafetyContext
+    path: Array,
+    brakings_mps2: tuple[float, ...],
+    jerk_mps3: float,
+    acceleration_mps2: float,
+    safety_context: SafetyContext,
 ) -> Array:
     """(N, P, 2) points on a path (P + 1, 2) from the origin on, never ahead of it, with each braking: the acceleration
-    falls from the present one to it, with REPAIR_JERK_MPS3 at most, and stays."""
+    falls from the present one to it, with at most `jerk_mps3`, and stays."""
     along = geometry.arc_lengths(path)
     speed_mps = max(float(safety_context.scene.motion[0]), 0.0)
     times_s = STEP_S * np.arange(1, round(POINT_DT_S / STEP_S) * (len(path) - 1) + 1)
     first = min(acceleration_mps2, 0.0)
     rows = []
     for braking in brakings_mps2:
-        acceleration = np.maximum(first - REPAIR_JERK_MPS3 * (times_s - 0.5 * STEP_S), -braking)
-        speeds = np.maximum.accumulate(np.minimum(speed_mps + np.cumsum(acceleration) * STEP_S, speed_mps)[::-1])[::-1]
-        speeds = np.maximum(speeds, 0.0)
+        acceleration = np.maximum(first - jerk_mps3 * (times_s - 0.5 * STEP_S), -braking)
+        speeds = np.maximum(speed_mps + np.cumsum(acceleration) * STEP_S, 0.0)
         rows.append((np.cumsum(speeds) * STEP_S)[round(POINT_DT_S / STEP_S) - 1 :: round(POINT_DT_S / STEP_S)])
     reached = np.minimum(np.stack(rows), along[1:])
     return np.stack([np.interp(reached, along, path[:, axis]) for axis in (0, 1)], axis=-1)
