@@ -11,7 +11,7 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_OUTPUTS
+from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS
 
 
 def generate_launch_description() -> LaunchDescription:
@@ -45,7 +45,7 @@ def generate_launch_description() -> LaunchDescription:
             argument("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
             argument("respawn", "true", "start the node again when it ends", ["true", "false"]),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in CHECK_INPUTS.values()),
-            *(argument(name, topic, f"topic: {what}") for name, topic, what in CHECK_OUTPUTS.values()),
+            *(argument(name, topic, f"topic: {what}") for name, topic, what in CHECK_REMAPS.values()),
             OpaqueFunction(function=check),
         ]
     )
@@ -70,7 +70,7 @@ def check(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     ):
         if value_of(name):
             parameters[setting] = value_of(name)
-    topics = [(own, value_of(name)) for own, (name, _, _) in (*CHECK_INPUTS.items(), *CHECK_OUTPUTS.items())]
+    topics = [(own, value_of(name)) for own, (name, _, _) in (*CHECK_INPUTS.items(), *CHECK_REMAPS.items())]
     return [
         Node(
             package="reflectdrive",

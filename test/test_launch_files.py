@@ -12,7 +12,7 @@ from reflectdrive_ros.core.config import Config, InputsConfig, load
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.planning import LEARNED
 from reflectdrive_ros.ros import topics
-from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_OUTPUTS, INPUTS, OUTPUTS, SHOWN_ONLY
+from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS, INPUTS, OUTPUTS, SHOWN_ONLY
 
 
 @pytest.mark.parametrize("file", [FILE, CHECK, REPLAY, DEMO], ids=lambda file: file.name)
@@ -50,8 +50,8 @@ def test_the_check_node_is_remapped_by_its_own_topics_and_in_shadow_by_default()
     settings = InputsConfig(route_type="lanelet", drivable_type="grid", obstacles_type="cloud")
     inputs = {topic.name for topic in topics.check_inputs(Config(inputs=settings))} - {"/tf_static"}
     assert set(CHECK_INPUTS) == {topics.CHECK_CANDIDATES.name} | inputs
-    assert set(CHECK_OUTPUTS) <= {topic.name for topic in topics.CHECK_OUTPUTS}
-    assert {own: topic for own, (_, topic, _) in CHECK_OUTPUTS.items()} == {own: own for own in CHECK_OUTPUTS}
+    assert set(CHECK_REMAPS) <= {topic.name for topic in topics.CHECK_OUTPUTS}
+    assert {own: topic for own, (_, topic, _) in CHECK_REMAPS.items()} == {own: own for own in CHECK_REMAPS}
 
 
 def test_autowares_names_are_the_defaults():
