@@ -115,14 +115,10 @@ class SafetyEvaluation:
         return self.safety.worst >= SAFE
 
 
-def evaluate(safety_context: SafetyContext, points: Array, states: Array | None = None) -> SafetyEvaluation:
-    """Safety of plans through points (N, 8, 2) at 0.5 .. 4 s, as planned and simulated; half the cost of `assess`.
-
-    `states` (N, 41, 11) are the simulated states, if they are known.
-    """
+def evaluate(safety_context: SafetyContext, points: Array) -> SafetyEvaluation:
+    """Safety of plans through points (N, 8, 2) at 0.5 .. 4 s, as planned and simulated; half the cost of `assess`."""
     poses = waypoint_poses(points, safety_context.road)
-    if states is None:
-        states = simulate(poses, safety_context.scene.motion, safety_context.config.vehicle)
+    states = simulate(poses, safety_context.scene.motion, safety_context.config.vehicle)
     states.flags.writeable = False  # read-only, so that the scorer keeps no copy
     return SafetyEvaluation(
         points,
@@ -130,13 +126,6 @@ def evaluate(safety_context: SafetyContext, points: Array, states: Array | None 
         states,
         planned_safety(safety_context, poses, exact=True),
         safety_of_states(safety_context, states),
-    )
-
-
-def simulated_states(safety_context: SafetyContext, points: Array) -> Array:
-    """(N, 41, 11) states of the simulation of plans through points (N, 8, 2) at 0.5 .. 4 s."""
-    return simulate(
-        waypoint_poses(points, safety_context.road), safety_context.scene.motion, safety_context.config.vehicle
     )
 
 

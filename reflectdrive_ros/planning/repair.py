@@ -207,7 +207,6 @@ def run_repair(
     redraft: Redraft,
     settings: RepairConfig,
     deadline_used: Callable[[], float] = no_deadline,
-    states: Array | None = None,
     last: Plan | None = None,
 ) -> RepairResult:
     """The plan of ids (T,) and post-processed points `driven` (P, 2), or a better one if it is unsafe. `deadline_used`
@@ -216,7 +215,7 @@ def run_repair(
     `last` is the plan that is driven now. If `continue_last` accepts it, its continuation is the result.
     """
     ids = np.asarray(ids, np.int32)
-    evaluation = evaluate(safety_context, driven[None], states)
+    evaluation = evaluate(safety_context, driven[None])
     if evaluation.safe[0]:
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(safety_context, evaluation)

@@ -16,7 +16,7 @@ from ..core.domain import Array
 from ..scoring import metrics
 from ..scoring.contacts import AgentTracks
 from ..scoring.safety import SafetyContext
-from ..scoring.scorer import Scene, ScoreCard, score, total
+from ..scoring.scorer import ScoreCard, score, total
 from .postprocess.waypoints import POINT_DT_S, waypoint_poses
 
 FORECAST_S = 5.0  # horizon of the agents in the score: 4 s and 1 s for the time to collision
@@ -28,18 +28,16 @@ LOG_PROB_WEIGHT = 0.125  # score (0..1) per nat of a candidate's log-probability
 class CandidateScores:
     """Driving scores of N plans among the predicted agents, the drivable space as observed."""
 
-    scene: Scene
     card: ScoreCard
-    config: ScoringConfig
     scores: Array  # (N,) with progress relative to the best of the plans
     scores_without_progress: Array  # (N,)
 
     @staticmethod
-    def of(scene: Scene, card: ScoreCard, config: ScoringConfig) -> CandidateScores:
+    def of(card: ScoreCard, config: ScoringConfig) -> CandidateScores:
         farthest = float((card.progress_m * card.multiplier).max())
         ep = metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True)
         scores, without_progress = (total(replace(card, ep=each), config) for each in (ep, np.ones(len(card))))
-        return CandidateScores(scene, card, config, np.asarray(scores), np.asarray(without_progress))
+        return CandidateScores(card, np.asarray(scores), np.asarray(without_progress))
 
     @property
     def safest(self) -> Array:
@@ -58,9 +56,8 @@ def score_candidates(safety_context: SafetyContext, points: Array) -> CandidateS
     if forecast is not None and safety_context.others is not None:
         agents = AgentTracks.of_forecast(forecast, safety_context.others.kinds)
     scene = replace(safety_context.scene, agents=agents, grid=safety_context.grid)
-    return CandidateScores.of(
-        scene, score(scene, waypoint_poses(points, safety_context.road)), safety_context.config.scoring
-    )
+    card = score(scene, waypoint_poses(points, safety_context.road))
+    return CandidateScores.of(card, safety_context.config.scoring)
 
 
 def knows_what_plans_wait_for(safety_context: SafetyContext) -> bool:

@@ -37,12 +37,7 @@ class Variants:
 
     def description(self, index: int) -> str:
         """As "1 m/s^2 slower, 0.3 m to the left"; empty for the plan itself."""
-        deceleration_mps2, offset_m, bulge_m = self.changes[index].tolist()
-        parts = [f"{deceleration_mps2:g} m/s^2 slower"] if deceleration_mps2 else []
-        for size_m, where in ((offset_m, ""), (bulge_m, " at half time")):
-            if size_m:
-                parts.append(f"{abs(size_m):g} m to the {'left' if size_m > 0.0 else 'right'}{where}")
-        return ", ".join(parts)
+        return describe(*self.changes[index].tolist())
 
 
 def variants(points: Array, speed_mps: float, sideways: bool) -> Variants:
@@ -58,6 +53,16 @@ def variants(points: Array, speed_mps: float, sideways: bool) -> Variants:
     varied = decelerate(shifted, changes[:, 0])
     varied[0] = points
     return Variants(varied, changes)
+
+
+@lru_cache  # ten times a second for all variants, of which there are few
+def describe(deceleration_mps2: float, offset_m: float, bulge_m: float) -> str:
+    """The sentence of `Variants.description`."""
+    parts = [f"{deceleration_mps2:g} m/s^2 slower"] if deceleration_mps2 else []
+    for size_m, where in ((offset_m, ""), (bulge_m, " at half time")):
+        if size_m:
+            parts.append(f"{abs(size_m):g} m to the {'left' if size_m > 0.0 else 'right'}{where}")
+    return ", ".join(parts)
 
 
 @lru_cache

@@ -19,7 +19,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node, PublisherEventCallbacks, SubscriptionEventCallbacks  # of qos_event in Humble
+from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humble
 
 from ..core.config import ConfigError
 from ..infra.errors import Parser, printable, printable_line
@@ -28,7 +28,7 @@ from . import outputs, topics
 from .check_core import CheckCore, CheckStep
 from .node import SWITCH_INTERVAL_S, spin_once_safely, start_ros
 from .params import declare_config
-from .plan_publisher import qos_profile
+from .plan_publisher import publishers, qos_profile
 from .topics import message_class
 
 NODE = "reflectdrive_check"
@@ -48,15 +48,7 @@ class CheckNode(Node):
         self._parameter_status = [] if parameter_status is None else [parameter_status]
         self._name = self.get_fully_qualified_name()
         self._diagnosed_s = 0.0
-        self._by_key = {
-            topic.key: self.create_publisher(
-                message_class(topic.type),
-                topic.name,
-                qos_profile(topic.qos),
-                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
-            )
-            for topic in topics.CHECK_OUTPUTS
-        }
+        self._by_key = publishers(self, topics.CHECK_OUTPUTS)
         self._inputs = [
             self._subscribe(topic, self._store_callback(topic.key))
             for topic in topics.check_inputs(self._core.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rclpy.node import Node, PublisherEventCallbacks  # of qos_event in Humble
@@ -29,6 +29,19 @@ def qos_profile(qos: topics.Qos) -> QoSProfile:
     )
 
 
+def publishers(node: Node, outputs_of_node: Iterable[topics.Topic]) -> dict[str, Any]:
+    """A publisher for each topic, by its key."""
+    return {
+        topic.key: node.create_publisher(
+            message_class(topic.type),
+            topic.name,
+            qos_profile(topic.qos),
+            event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+        )
+        for topic in outputs_of_node
+    }
+
+
 class PlanPublisher:
     """Not safe for threads: the caller sends one plan at a time."""
 
@@ -38,15 +51,7 @@ class PlanPublisher:
         self._sequence = 0
         self._turn_signal = TurnSignal()
         self._signal: Signal | None = None  # commanded with the last plan
-        self._by_key = {
-            topic.key: node.create_publisher(
-                message_class(topic.type),
-                topic.name,
-                qos_profile(topic.qos),
-                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
-            )
-            for topic in topics.OUTPUTS
-        }
+        self._by_key = publishers(node, topics.OUTPUTS)
 
     def publish(self, key: str, message: Any) -> None:
         """`message`: a message of the topic with this key, or its serialised bytes."""
