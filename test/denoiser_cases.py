@@ -7,7 +7,8 @@ import torch
 
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.deploy import published_case
-from reflectdrive_ros.model.denoiser.net import DenoiserNet, DenoiserNetConfig, VectorTensors
+from reflectdrive_ros.model.denoiser.net import DenoiserNet, DenoiserNetConfig
+from reflectdrive_ros.model.scene_encoder import VectorTensors
 
 PARITY = Path(__file__).parent / "data" / "diffusion_planner_parity"
 WEIGHTS = "ema_state_dict.safetensors"

@@ -18,8 +18,10 @@ from denoiser_cases import (  # noqa: F401 (fixtures)
 )
 
 from reflectdrive_ros.deploy import published_case
+from reflectdrive_ros.model import scene_encoder
 from reflectdrive_ros.model.denoiser import net, published
-from reflectdrive_ros.model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
+from reflectdrive_ros.model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
+from reflectdrive_ros.model.scene_encoder import VectorTensors
 
 
 def clean(network, inputs, futures, time=0.4):
@@ -93,7 +95,7 @@ def normalised_keys(network):
 
 def residual_of_the_last_mlp(network):
     for layer in network.decoder.layers:
-        layer.mlp2.forward = MethodType(lambda self, x: x + net.Mlp.forward(self, x), layer.mlp2)
+        layer.mlp2.forward = MethodType(lambda self, x: x + scene_encoder.Mlp.forward(self, x), layer.mlp2)
 
 
 def no_residual_in_the_encoder(network):
@@ -188,7 +190,7 @@ def test_padding_does_not_change_the_other_elements(kind):
     end = {
         "agents": rows["agents"],
         "static_objects": rows["agents"] + rows["static_objects"],
-        "lanes": CONFIG.elements,
+        "lanes": CONFIG.scene.elements,
     }
     encoded = network.encoder(normal._replace(**fuller))
     others = torch.cat([encoded[:, : end[kind]], encoded[:, end[kind] + rows[kind] :]], 1)

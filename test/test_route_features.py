@@ -10,7 +10,7 @@ from reflectdrive_ros.core.domain import LightState
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import vector_inputs
 from reflectdrive_ros.model.denoiser.net import DenoiserNetConfig
-from reflectdrive_ros.model.denoiser.route_features import (
+from reflectdrive_ros.model.route_features import (
     ALONG_MAX_M,
     ALONG_SCALE_M,
     FRONT_M,

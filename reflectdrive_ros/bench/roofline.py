@@ -88,7 +88,7 @@ def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().re
 
 def denoiser_costs(config: DenoiserNetConfig, batch: int) -> dict[str, Cost]:
     """Costs of `encode` of a denoiser, and of `denoise`, one evaluation of its sampler, on a batch of 1 or 2."""
-    spec, hidden, tokens = config.spec, config.hidden, config.elements
+    spec, hidden, tokens = config.spec, config.hidden, config.scene.elements
 
     def mixer(points: int, columns: int, mixed: int, channels: int, layers: int) -> tuple[int, int]:
         """(products, weights) of one element."""

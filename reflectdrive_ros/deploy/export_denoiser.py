@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from ..model.card import LARGEST_BATCH
-from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
+from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
+from ..model.scene_encoder import VectorTensors
 from .export import trace, write_graphs
 
 
@@ -132,7 +133,7 @@ def _trace_encoder(net: DenoiserNet, batch: int | None) -> ir.Model:
 def _trace_denoiser(net: DenoiserNet, batch: int | None) -> ir.Model:
     config, scenes = net.config, batch or LARGEST_BATCH
     futures = torch.zeros(config.spec.futures, 1 + config.spec.future_steps, 4)
-    cached = torch.zeros(scenes, config.heads, config.elements, config.hidden // config.heads)
+    cached = torch.zeros(scenes, config.heads, config.scene.elements, config.hidden // config.heads)
     keys_values = tuple((cached.clone(), cached.clone()) for _ in range(config.decoder_layers))
     absent = torch.zeros(scenes, config.spec.futures, dtype=torch.bool)
     tensors = futures, torch.tensor(0.5), torch.zeros(scenes, config.hidden), absent, keys_values

@@ -28,7 +28,8 @@ import torch
 from ..core.domain import Array
 from ..infra.documents import DocumentError, read_arrays
 from ..infra.errors import UserError
-from ..model.denoiser.net import POSE, DenoiserNet, DenoiserNetConfig, VectorTensors
+from ..model.denoiser.net import DenoiserNet, DenoiserNetConfig
+from ..model.scene_encoder import POSE, VectorTensors
 from ..planning import denoiser
 
 TOLERANCE, TOLERANCE_M = 2e-5, 1e-3  # of normalised values; of the prediction
@@ -159,7 +160,7 @@ def case_shapes(config: DenoiserNetConfig) -> dict[str, tuple[int, ...]]:
     return {
         **{f"raw_{name}": shape for name, shape in inputs.items()},
         **{f"norm_{name}": shape for name, shape in inputs.items() if name != FLAGS},
-        "encoding": (config.elements, config.hidden),
+        "encoding": (config.scene.elements, config.hidden),
         "x_t": (spec.futures, 1 + spec.future_steps, POSE),
         "noise": (spec.futures, spec.future_steps, POSE),
         "prediction": (spec.futures, spec.future_steps, POSE),

@@ -10,7 +10,8 @@ import torch
 
 from ..core.domain import Array
 from ..features.vectors import VectorInputs
-from ..model.denoiser.net import Context, DenoiserNet, VectorTensors
+from ..model.denoiser.net import Context, DenoiserNet
+from ..model.scene_encoder import VectorTensors
 from .vector_batch import batch, noisy_futures
 
 

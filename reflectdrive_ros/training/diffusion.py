@@ -20,7 +20,8 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..features.vectors import VectorInputs, vector_inputs
 from ..model.denoiser import checkpoint
-from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig, VectorTensors
+from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
+from ..model.scene_encoder import VectorTensors
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, score

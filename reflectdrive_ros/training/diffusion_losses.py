@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.domain import Array
-from ..model.denoiser.net import POSE, Context, DenoiserNet, VectorTensors, without_conditions
+from ..model.denoiser.net import Context, DenoiserNet, without_conditions
+from ..model.scene_encoder import POSE, VectorTensors
 from ..planning.denoiser import END_TIME, alpha_sigma
 from .settings import DiffusionDataConfig, DiffusionLossConfig
 
@@ -32,7 +33,7 @@ METRICS = ("loss", "ego", "neighbours", "ego_error_m")  # means over a batch
 class VectorBatch:
     """B scenes with their futures, K noise samples of each."""
 
-    ego: Tensor  # (B, 10); this and the next six as `model.denoiser.net.VectorTensors`
+    ego: Tensor  # (B, 10); this and the next six as `model.scene_encoder.VectorTensors`
     agents: Tensor
     static_objects: Tensor
     lanes: Tensor
