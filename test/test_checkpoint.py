@@ -43,9 +43,7 @@ def test_a_network_comes_back_with_its_configuration(tmp_path):
     assert again.config == net.config
     assert not again.training
     inputs, actions = tiny_inputs(net), random_actions(net)
-    torch.testing.assert_close(
-        again.packed_logits(*inputs, actions), net.packed_logits(*inputs, actions), atol=0, rtol=0
-    )
+    torch.testing.assert_close(again.packed_logits(inputs, actions), net.packed_logits(inputs, actions), atol=0, rtol=0)
     card = json.loads((path.parent / "card.json").read_text())
     assert card["sha256"] == sha256
     assert card["seed"] == 7

@@ -67,7 +67,7 @@ def no_gradients():
 
 
 def context_of(net, seed):
-    return rollout.prefill_goal(net, *tiny_inputs(net, scenes=1, seed=seed), Decoding().goals).keys_values
+    return rollout.prefill_goal(net, tiny_inputs(net, scenes=1, seed=seed), Decoding().goals).keys_values
 
 
 def graphs_of(net, counts=()):

@@ -325,7 +325,7 @@ def test_the_goal_is_learned_from_the_sequence_that_is_all_mask():
     net = tiny_net()
     batch = a_batch(net)
     assert (batch.actions[:, 0] == net.config.layout.mask_id).all()
-    x_logits, y_logits = goal_logits(net, *batch.inputs, batch.clean[:, GOAL_X, None])
+    x_logits, y_logits = goal_logits(net, batch.inputs, batch.clean[:, GOAL_X, None])
     expected = torch.nn.functional.cross_entropy(x_logits, batch.clean[:, GOAL_X])
     expected = expected + torch.nn.functional.cross_entropy(
         y_logits[:, 0], batch.clean[:, GOAL_Y] - net.config.layout.id_ranges[1][0]
@@ -337,7 +337,7 @@ def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_g
     net = tiny_net()
     batch = a_batch(net)
     with torch.no_grad():
-        x_logits, y_logits = goal_logits(net, *batch.inputs, batch.goals[..., 0])
+        x_logits, y_logits = goal_logits(net, batch.inputs, batch.goals[..., 0])
     of_x, of_y = x_logits.softmax(-1).numpy(), y_logits.softmax(-1).numpy()
     low, expected = net.config.layout.id_ranges[1][0], []
     for row, worth in enumerate(batch.goal_score.numpy()):
@@ -358,10 +358,10 @@ def test_the_goal_that_drives_best_becomes_the_likeliest():
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     for _ in range(60):
         optimizer.zero_grad()
-        out = net.forward_packed(*batch.inputs, batch.actions)
+        out = net.forward_packed(batch.inputs, batch.actions)
         expected_goal_loss(loss.goal_log_probs(out, batch.goals), batch.goal_score).backward()
         optimizer.step()
-    x_logits, y_logits = goal_logits(net, *batch.inputs, batch.goals[..., 0])
+    x_logits, y_logits = goal_logits(net, batch.inputs, batch.goals[..., 0])
     low = net.config.layout.id_ranges[1][0]
     of_y = y_logits.log_softmax(-1).gather(-1, (batch.goals[..., 1] - low)[..., None])[..., 0]
     likely = x_logits.log_softmax(-1).gather(-1, batch.goals[..., 0]) + of_y
@@ -378,7 +378,7 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
     assert actions[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.rescored[row]] for row in range(2)]))
     worth = batch.goal_score.gather(1, batch.rescored)
     with torch.no_grad():
-        log_probs = loss.goal_log_probs(net.forward_packed(*batch.inputs, batch.actions), batch.goals).gather(
+        log_probs = loss.goal_log_probs(net.forward_packed(batch.inputs, batch.actions), batch.goals).gather(
             1, batch.rescored
         )
     expected = float(
@@ -389,9 +389,9 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
         optimizer.zero_grad()
         loss(batch)["loss"].backward()
         optimizer.step()
-    odds = net.goal_value(net.forward_packed(*batch.inputs, actions).hidden)
+    odds = net.goal_value(net.forward_packed(batch.inputs, actions).hidden)
     torch.testing.assert_close(odds.sigmoid(), worth, atol=0.15, rtol=0.0)
-    predicted = loss.sub_score_head(net.pool_goal_features(net.forward_packed(*batch.inputs, actions).hidden)).sigmoid()
+    predicted = loss.sub_score_head(net.pool_goal_features(net.forward_packed(batch.inputs, actions).hidden)).sigmoid()
     parts = batch.sub_scores.gather(1, batch.rescored[..., None].expand(-1, -1, batch.sub_scores.shape[-1]))
     torch.testing.assert_close(predicted, parts, atol=0.2, rtol=0.0)
 

@@ -158,7 +158,7 @@ def test_plans_are_decoded_as_in_the_vehicle(edit_goal):
     net = tiny_net(layout=replace(LAYOUT, edit_goal=edit_goal))
     batch = a_batch(net)
     greedy = plan_policy.decode_greedily(net, batch, RULES, CONFIG)
-    vehicle = rollout.full_step(net, *batch.inputs, rollout.Decoding(RULES))
+    vehicle = rollout.full_step(net, batch.inputs, rollout.Decoding(RULES))
     assert greedy.plans.equal(vehicle.actions[:, :2])
     keeps_goal = greedy.plans[..., list(net.config.layout.goal)].equal(greedy.goals)
     assert keeps_goal or edit_goal
@@ -185,7 +185,7 @@ def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
     plain = a_batch(net) if layout is LAYOUT else poses_batch(net)
     config = replace(CONFIG, plan_value=0.5) if layout.goal else replace(CONFIG, goals=1, decision=0.0)
     with torch.no_grad():
-        packed = prompt_cache.pack(net.encode(net.prompt(*plain.inputs)))
+        packed = prompt_cache.pack(net.encode(net.prompt(plain.inputs)))
     cached = replace(plain, images=torch.zeros(2, 0), keys_values=packed)
     greedy, policy = policy_of(net, plain, config)
     assert plan_policy.decode_greedily(net, cached, RULES, config).plans.equal(greedy.plans)

@@ -97,9 +97,9 @@ def test_plugging_the_expert_on_changes_nothing_and_it_begins_with_keeping_the_p
     net.refiner.copy_generator(net)
     inputs, actions = tiny_inputs(net), random_actions(net, masked=0.0)
     with torch.no_grad():
-        past, theirs = rollout.prefill(net, *inputs), rollout.prefill(plain, *inputs)
+        past, theirs = rollout.prefill(net, inputs), rollout.prefill(plain, inputs)
         assert torch.equal(net.decode(actions, past), plain.decode(actions, theirs))
-        assert torch.equal(net.packed_logits(*inputs, actions), plain.packed_logits(*inputs, actions))
+        assert torch.equal(net.packed_logits(inputs, actions), plain.packed_logits(inputs, actions))
         logits = net.refine(actions, past)
         keep = net.refiner.keep_logits(actions, logits.shape[-1])
         torch.testing.assert_close(logits - keep, plain.decode(actions, theirs), atol=1e-5, rtol=1e-5)
@@ -111,7 +111,7 @@ def test_plugging_the_expert_on_changes_nothing_and_it_begins_with_keeping_the_p
 @pytest.mark.parametrize("expert", EXPERTS, ids=["own", "shared", "prompt"])
 def test_no_gradient_of_the_expert_reaches_the_generator(expert):
     net = refined(expert)
-    past = net.encode(net.prompt(*tiny_inputs(net)))
+    past = net.encode(net.prompt(tiny_inputs(net)))
     net.refine(random_actions(net, masked=0.0), past).square().mean().backward()
     reached = {name for name, each in net.named_parameters() if each.grad is not None and bool((each.grad != 0).any())}
     shared = {"norm.weight"} if not expert.own_norm else set()
@@ -125,9 +125,9 @@ def test_a_whole_step_ends_with_the_expert():
     decoding = Decoding(draft_rounds=4, edit_rounds=0, schedule="cosine")
     with torch.no_grad():
         torch.nn.init.normal_(net.refiner.x_head.weight, std=3.0, generator=generator())
-        decoded = rollout.full_step(net, *tiny_inputs(net), decoding)
+        decoded = rollout.full_step(net, tiny_inputs(net), decoding)
         assert [int((each.actions[0] != POSES.mask_id).sum()) for each in decoded.rounds] == [2, 8, 15, 24, 24]
-        again, _ = rollout.refine(net, decoded.rounds[-2].actions, rollout.prefill(net, *tiny_inputs(net)))
+        again, _ = rollout.refine(net, decoded.rounds[-2].actions, rollout.prefill(net, tiny_inputs(net)))
     assert torch.equal(decoded.actions, again)
     assert not torch.equal(decoded.actions, decoded.rounds[-2].actions)
 
@@ -171,12 +171,12 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
     missing = train_state.load_pretrained(tmp_path, losses, tiny_net(1, **vars_of(fine)))
     assert missing == []
     inputs = tiny_inputs(coarse)
-    inputs = (*inputs[:3], torch.full_like(inputs[3], coarse.config.layout.mask_id))
-    here = (*inputs[:3], torch.full_like(inputs[3], fine.config.layout.mask_id))
+    inputs = inputs._replace(route=torch.full_like(inputs.route, coarse.config.layout.mask_id))
+    here = inputs._replace(route=torch.full_like(inputs.route, fine.config.layout.mask_id))
     with torch.no_grad():
-        theirs = coarse.packed_logits(*inputs, coarse.all_masked(2, torch.device("cpu")))
-        ours = fine.packed_logits(*here, fine.all_masked(2, torch.device("cpu")))
-        past = rollout.prefill(fine, *here)
+        theirs = coarse.packed_logits(inputs, coarse.all_masked(2, torch.device("cpu")))
+        ours = fine.packed_logits(here, fine.all_masked(2, torch.device("cpu")))
+        past = rollout.prefill(fine, here)
         actions = random_actions(fine, masked=0.0)
         logits = fine.refine(actions, past)
         keep = fine.refiner.keep_logits(actions, logits.shape[-1])
@@ -264,7 +264,7 @@ def test_the_first_draft_is_greedy_and_the_corrections_are_those_of_the_expert()
     drafts = drafted(net, Asked(drafts=3, samples=2, online=1.0), generator())
     rounds = Decoding(draft_rounds=4, edit_rounds=0, schedule="cosine")
     with torch.no_grad():
-        greedy = rollout.full_step(net, *tiny_inputs(net), rounds)
+        greedy = rollout.full_step(net, tiny_inputs(net), rounds)
     assert torch.equal(drafts.plans[:, :1], greedy.rounds[-2].actions)
     assert torch.equal(drafts.refined[:, :1], greedy.actions)
     assert drafts.samples.shape == (2, 3, 2, 24)

@@ -298,13 +298,14 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
 
     from reflectdrive_ros.features.images import model_inputs
     from reflectdrive_ros.model.token import rollout
+    from reflectdrive_ros.model.token.net import PromptInputs
 
     scene = camera_observation(agents=cars())
     inputs = model_inputs(scene, network.inputs)
     with torch.no_grad():
         decoded = rollout.full_step(
             network._net,
-            *(torch.as_tensor(part)[None] for part in inputs.arrays.values()),
+            PromptInputs(*(torch.as_tensor(part)[None] for part in inputs.arrays.values())),
             rollout.Decoding(),
         )
     prefilled = network.prefill_goal(inputs)

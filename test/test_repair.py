@@ -103,7 +103,7 @@ def test_with_a_real_network_that_has_learned_nothing_it_is_no_worse_either(seed
     import torch
 
     with torch.inference_mode():
-        prefilled = rollout.prefill_goal(net, *tiny_inputs(net, scenes=1), rollout.Decoding().goals)
+        prefilled = rollout.prefill_goal(net, tiny_inputs(net, scenes=1), rollout.Decoding().goals)
 
         def network(actions):
             ids = torch.as_tensor(actions.astype(np.int64))[None]

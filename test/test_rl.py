@@ -20,6 +20,7 @@ from reflectdrive_ros.core.tokens import decoding_rounds
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.model.token import ops, rollout
+from reflectdrive_ros.model.token.net import PromptInputs
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.model.token.rollout import Sampling
 from reflectdrive_ros.planning import pipeline
@@ -38,7 +39,7 @@ def test_at_temperature_0_a_rollout_commits_what_the_vehicle_commits():
     net = tiny_net()
     inputs = tiny_inputs(net)
     rounds = rollouts.rounds_of(net.config.layout)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES)
+    prefilled = rollout.prefill_goal(net, inputs, RULES)
 
     def run(sampling):
         return rollout.rollout(
@@ -100,7 +101,7 @@ def test_packed_log_probabilities_are_those_of_one_forward_pass_per_transition()
     layout = net.config.layout
     for number in range(policy.states.shape[1] - 1):
         before, after = policy.states[:, number], policy.states[:, number + 1]
-        single = ops.token_log_probs(net.packed_logits(*inputs, before), after, layout.mask_id)
+        single = ops.token_log_probs(net.packed_logits(inputs, before), after, layout.mask_id)
         credited = policy.credited[:, number]
         torch.testing.assert_close(packed[:, number][credited], single[credited], rtol=1e-4, atol=1e-4)
 
@@ -174,13 +175,13 @@ def test_the_policy_gradient_is_that_of_the_expected_reward():
     listed."""
     layout = replace(whole_layout(3), points=2, goal=(2, 3))
     net = tiny_net(layout=layout).double()
-    inputs = tuple(part.double() if part.is_floating_point() else part for part in tiny_inputs(net, 1))
+    inputs = PromptInputs(*(part.double() if part.is_floating_point() else part for part in tiny_inputs(net, 1)))
     plans = torch.tensor([[x, y, 1, 2] for x, y in itertools.product(range(3), repeat=2)])[None]
     starts = torch.where(torch.tensor([True, True, False, False]), layout.mask_id, plans)
     reward = torch.rand(9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     def probabilities():
-        logits = net.packed_logits(*inputs, starts[:, :1])[0, 0].double().log_softmax(-1)
+        logits = net.packed_logits(inputs, starts[:, :1])[0, 0].double().log_softmax(-1)
         return torch.stack([(logits[0, x] + logits[1, y]).exp() for x, y in plans[0, :, :2]])
 
     expected = (probabilities() * reward).sum()
@@ -269,7 +270,7 @@ def test_with_credit_for_edits_the_rollouts_of_a_goal_differ_by_edits_of_the_pla
     ends = torch.unflatten(sampled_rollouts.plans, 1, (SMALL.goals, SMALL.drafts))
     assert (ends != ends[:, :, :1]).any()
     first = torch.unflatten(sampled_rollouts.states[:, 0], 1, (SMALL.goals, SMALL.drafts))[:, :, 0]
-    logits = partial(net.decode, keys_values=net.encode(net.prompt(*tiny_inputs(net, 2))))
+    logits = partial(net.decode, keys_values=net.encode(net.prompt(tiny_inputs(net, 2))))
     with torch.no_grad():
         greedy = rollout.rollout(logits, first, net.config.layout, decoding_rounds(14, 3, 0), EditRules())
     assert by_goal[:, -1, :, 0].equal(greedy[-1].actions)
@@ -279,14 +280,14 @@ def test_the_decision_goes_to_the_goal_whose_plans_are_rewarded():
     net = tiny_net(layout=whole_layout(11))
     inputs = tiny_inputs(net, 1)
     config = RlConfig(goals=4, drafts=2, kept=8, anchor=0.0, plan_value=0.0)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES)
+    prefilled = rollout.prefill_goal(net, inputs, RULES)
     goal = prefilled.actions[0, -1, list(net.config.layout.goal)]  # the least likely of eight
 
     def reward_of(states):
         return (states[-1][:, list(net.config.layout.goal)] == goal).all(-1).float()
 
     learn(net, config, reward_of, 60)
-    decided = rollout.prefill_goal(net, *inputs, RULES)
+    decided = rollout.prefill_goal(net, inputs, RULES)
     assert decided.actions[0, 0, list(net.config.layout.goal)].equal(goal)
     assert decided.goal_log_probs[0, 0].exp() > 0.5
 

@@ -6,7 +6,7 @@ from tiny_net import goal_logits, lite_frame, random_actions, tiny_inputs, tiny_
 
 from reflectdrive_ros.core.tokens import TokenLayout, decoding_rounds
 from reflectdrive_ros.model.token import ops, rollout
-from reflectdrive_ros.model.token.net import TokenNet, base_config
+from reflectdrive_ros.model.token.net import PromptInputs, TokenNet, base_config
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
 
@@ -24,10 +24,10 @@ def no_gradients():
 def test_a_full_frame_ends_without_masks_and_keeps_its_goals():
     net = tiny_net()
     inputs = tiny_inputs(net)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
     assert (prefilled.actions[..., :GOAL_X] == net.config.layout.mask_id).all()
     assert prefilled.actions[..., GOAL_X:].equal(net.config.clamp_to_range(prefilled.actions)[..., GOAL_X:])
-    decoded = rollout.full_step(net, *inputs, RULES)
+    decoded = rollout.full_step(net, inputs, RULES)
     assert decoded.actions.shape == (2, 4, ACTION_TOKENS)
     assert decoded.actions[..., GOAL_X:].equal(prefilled.actions[..., GOAL_X:])
     assert decoded.actions.equal(net.config.clamp_to_range(decoded.actions))
@@ -38,9 +38,9 @@ def test_a_full_frame_ends_without_masks_and_keeps_its_goals():
 def test_the_goals_of_the_prefill_are_those_of_the_goal_posterior():
     net = uniform_goal_values(tiny_net())
     inputs = tiny_inputs(net)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
     x_ids = prefilled.actions[:, :, GOAL_X]
-    x_logits, y_logits = goal_logits(net, *inputs, x_ids)
+    x_logits, y_logits = goal_logits(net, inputs, x_ids)
     of_x = x_logits.log_softmax(-1).gather(1, x_ids)
     of_y = y_logits.log_softmax(-1).gather(2, prefilled.actions[:, :, -1:] - net.config.layout.id_ranges[1][0])[..., 0]
     torch.testing.assert_close(prefilled.goal_log_probs, of_x + of_y)
@@ -52,12 +52,12 @@ def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
     """By the plain path: every searched goal in a sequence of its own with the whole prompt, in one pass."""
     net = uniform_goal_values(tiny_net())
     inputs = tiny_inputs(net)
-    before = rollout.prefill_goal(net, *inputs, RULES.goals.for_search)
+    before = rollout.prefill_goal(net, inputs, RULES.goals.for_search)
     torch.nn.init.normal_(net.value_head.weight, std=8.0, generator=torch.Generator().manual_seed(0))
-    odds = net.goal_value(net.forward_packed(*inputs, before.actions).hidden)
+    odds = net.goal_value(net.forward_packed(inputs, before.actions).hidden)
     assert (odds.amax(-1) - odds.amin(-1)).min() > 0.1
     order, log_probs, _ = ops.reweight_goals(before.goal_log_probs, odds, before.valid, RULES.goals)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
     assert prefilled.actions.equal(before.actions.gather(1, order[..., None].expand(-1, -1, ACTION_TOKENS)))
     assert not prefilled.actions[:, 0].equal(before.actions[:, 0])
     torch.testing.assert_close(prefilled.goal_log_probs, log_probs, atol=1e-4, rtol=1e-5)
@@ -66,10 +66,10 @@ def test_goals_are_weighed_by_what_a_block_that_holds_one_alone_says():
 def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
     net = tiny_net()
     inputs = tiny_inputs(net)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
     actions = prefilled.actions
     for limit, edit in decoding_rounds(GOAL_X, 3, 3):
-        afresh = net.packed_logits(*inputs, actions)
+        afresh = net.packed_logits(inputs, actions)
         torch.testing.assert_close(net.decode(actions, prefilled.keys_values), afresh, atol=1e-5, rtol=1e-5)
         expected = (
             ops.auto_edit(actions, afresh, LAYOUT, RULES.edits)
@@ -79,13 +79,13 @@ def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
         actions, confidence = rollout.step(net, actions, prefilled.keys_values, limit, edit, RULES.edits)
         assert actions.equal(expected[0])
         torch.testing.assert_close(confidence, expected[1], atol=1e-5, rtol=1e-5)
-    assert actions.equal(rollout.full_step(net, *inputs, RULES).actions)
+    assert actions.equal(rollout.full_step(net, inputs, RULES).actions)
 
 
 def test_packed_goals_are_drafted_as_single_ones():
     net = tiny_net()
     inputs = tiny_inputs(net, scenes=1)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
     together, alone = prefilled.actions, [prefilled.actions[:, m : m + 1] for m in range(4)]
     for limit, edit in ((5, False), (5, False), (4, False), (0, True)):
         together, _ = rollout.step(net, together, prefilled.keys_values, limit, edit, RULES.edits)
@@ -96,15 +96,17 @@ def test_packed_goals_are_drafted_as_single_ones():
 def test_scenes_of_a_batch_are_decoded_as_if_each_were_alone():
     net = tiny_net()
     inputs = tiny_inputs(net, scenes=3)
-    together = rollout.full_step(net, *inputs, RULES).actions
-    alone = [rollout.full_step(net, *(part[b : b + 1] for part in inputs), RULES).actions for b in range(3)]
+    together = rollout.full_step(net, inputs, RULES).actions
+    alone = [
+        rollout.full_step(net, PromptInputs(*(part[b : b + 1] for part in inputs)), RULES).actions for b in range(3)
+    ]
     assert together.equal(torch.cat(alone))
 
 
 def test_a_flag_on_the_device_means_what_a_plain_one_means():
     net = tiny_net()
     inputs = tiny_inputs(net)
-    prefilled = rollout.prefill_goal(net, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
     actions = random_actions(net, count=4)
     for edit in (False, True):
         plain = rollout.step(net, actions, prefilled.keys_values, 3, edit, RULES.edits)
@@ -130,8 +132,8 @@ def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
 def test_to_read_the_scene_alone_is_to_read_it_without_deciding():
     net = tiny_net()
     inputs = tiny_inputs(net)
-    decided = rollout.prefill_goal(net, *inputs, RULES.goals).keys_values
-    alone = rollout.prefill(net, *inputs)
+    decided = rollout.prefill_goal(net, inputs, RULES.goals).keys_values
+    alone = rollout.prefill(net, inputs)
     assert len(alone) == len(decided)
     for pair, other in zip(alone, decided, strict=True):
         for part, same in zip(pair, other, strict=True):
@@ -144,12 +146,12 @@ def test_a_frame_asks_nothing_of_the_host():
     net = tiny_net()
     with torch.device("meta"):
         ghost = TokenNet(net.config)
-    inputs = [part.to("meta") for part in tiny_inputs(net)]
-    decoded = rollout.full_step(ghost, *inputs, RULES)
+    inputs = PromptInputs(*(part.to("meta") for part in tiny_inputs(net)))
+    decoded = rollout.full_step(ghost, inputs, RULES)
     assert decoded.actions.shape == (2, 4, ACTION_TOKENS)
     actions = random_actions(net, count=1).to("meta")
     assert lite_frame(ghost, inputs, actions, RULES.edits).shape == (2, 1, ACTION_TOKENS)
-    prefilled = rollout.prefill_goal(ghost, *inputs, RULES.goals)
+    prefilled = rollout.prefill_goal(ghost, inputs, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
     assert rollout.step(ghost, actions, prefilled.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"
 
@@ -158,10 +160,11 @@ def test_the_large_network_runs_in_the_same_phases():
     with torch.device("meta"):
         large = TokenNet(base_config())
         images = torch.empty(1, 6, 256, 256, 3, dtype=torch.uint8)
-        prompt = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.zeros(1, 20, 2, dtype=torch.int64)
-        prefilled = rollout.prefill_goal(large, images, *prompt, RULES.goals)
+        others = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.zeros(1, 20, 2, dtype=torch.int64)
+        inputs = PromptInputs(images, *others)
+        prefilled = rollout.prefill_goal(large, inputs, RULES.goals)
         assert [part.shape for part in prefilled.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3 + 20, 128)] * 2
-        assert rollout.full_step(large, images, *prompt, RULES).actions.shape == (1, 4, ACTION_TOKENS)
+        assert rollout.full_step(large, inputs, RULES).actions.shape == (1, 4, ACTION_TOKENS)
 
 
 FORBIDDEN = ("topk", "sort", "scatter", "nonzero", "index_put", "item", "while", "cond", "_local_scalar")
@@ -174,7 +177,7 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
             self.net = net
 
         def forward(self, images, text, ego, route):
-            prefilled = rollout.prefill_goal(self.net, images, text, ego, route, RULES.goals)
+            prefilled = rollout.prefill_goal(self.net, PromptInputs(images, text, ego, route), RULES.goals)
             return prefilled.actions, prefilled.goal_log_probs, prefilled.valid, prefilled.keys_values
 
     class Step(torch.nn.Module):
@@ -189,7 +192,7 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
     inputs = tiny_inputs(net, scenes=1)
     actions, _, _, keys_values = Prefill()(*inputs)
     flags = torch.tensor(3), torch.tensor(False)
-    graphs = torch.export.export(Prefill(), inputs), torch.export.export(Step(), (actions, keys_values, *flags))
+    graphs = torch.export.export(Prefill(), tuple(inputs)), torch.export.export(Step(), (actions, keys_values, *flags))
     for graph in graphs:
         called = {str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
         assert not [name for name in called for word in FORBIDDEN if word in name.split(".")[1]], called
@@ -209,7 +212,7 @@ def goal_only(net, scenes=2, count=3):
 
 def test_tokens_are_sampled_from_the_distribution_of_each_round_and_committed_by_its_probabilities():
     net = tiny_net()
-    keys_values = rollout.prefill(net, *tiny_inputs(net))
+    keys_values = rollout.prefill(net, tiny_inputs(net))
     actions, noise_generator = goal_only(net), torch.Generator().manual_seed(4)
     sampling = Sampling(0.7, torch.Generator().manual_seed(4))
     outputs = rollout.rollout(
@@ -249,7 +252,7 @@ def greedy(net, keys_values, sampling=None, **more):
 @pytest.mark.parametrize("temperature", [None, 0.5])
 def test_log_probabilities_are_those_of_the_sampled_distribution(temperature):
     net = tiny_net()
-    keys_values = rollout.prefill(net, *tiny_inputs(net))
+    keys_values = rollout.prefill(net, tiny_inputs(net))
     sampling = None if temperature is None else Sampling(temperature, torch.Generator().manual_seed(0))
     before = goal_only(net)
     for output in greedy(net, keys_values, sampling, log_probs=True):
@@ -264,7 +267,7 @@ def test_log_probabilities_are_those_of_the_sampled_distribution(temperature):
 def test_the_log_probabilities_of_a_rollout_have_gradients_where_they_are_enabled():
     net = tiny_net()
     with torch.enable_grad():
-        keys_values = rollout.prefill(net, *tiny_inputs(net))
+        keys_values = rollout.prefill(net, tiny_inputs(net))
         sampling = Sampling(1.0, torch.Generator().manual_seed(0))
         rounds = greedy(net, keys_values, sampling, log_probs=True)
         sum(output.log_probs.sum() for output in rounds).backward()

@@ -21,11 +21,11 @@ def test_what_is_counted_is_what_torch_counts(make):
     parts = costs(net.config, sequences=6)
     with torch.no_grad():
         inputs = tiny_inputs(net, scenes=1)
-        prefilled = rollout.prefill_goal(net, *inputs, rules.goals)
+        prefilled = rollout.prefill_goal(net, inputs, rules.goals)
     actions = random_actions(net, 1, 6)
     step = counted(lambda: rollout.step(net, actions, prefilled.keys_values, 5, False, rules.edits))
     assert parts["step"].flop == pytest.approx(step, rel=0.001)
-    prefill = counted(lambda: rollout.prefill_goal(net, *inputs, rules.goals))
+    prefill = counted(lambda: rollout.prefill_goal(net, inputs, rules.goals))
     ours = sum(part.flop for part in frame_without_steps(parts))
     assert ours == pytest.approx(prefill, rel=0.02)  # the ego's small layers are left out
     assert ours <= prefill

@@ -25,7 +25,7 @@ def test_the_targets_are_the_plans_that_the_teacher_drives():
     net = tiny_net()
     batch = a_batch(net)
     batch = replace(batch, route=torch.full_like(batch.route, LAYOUT.mask_id))
-    plans = rollout.full_step(net, *batch.inputs, rollout.default_decoding(LAYOUT)).rounds[-1].actions[:, 0]
+    plans = rollout.full_step(net, batch.inputs, rollout.default_decoding(LAYOUT)).rounds[-1].actions[:, 0]
     motion = batch.ego.numpy() * np.array(net.config.ego_scale)
     unknown = np.full((2, 2), np.nan)
     expected = [

@@ -14,6 +14,7 @@ from reflectdrive_ros.data import distance_map
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import token_layout
 from reflectdrive_ros.model.token import ops, rollout
+from reflectdrive_ros.model.token.net import PromptInputs
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
 from reflectdrive_ros.training import augment
@@ -59,7 +60,7 @@ def test_waypoints_come_back_within_half_a_bin_of_each_axis():
 
 
 def test_every_token_gets_ids_of_its_own_axis(net):
-    probability = net.packed_logits(*tiny_inputs(net), random_actions(net)).softmax(-1)
+    probability = net.packed_logits(tiny_inputs(net), random_actions(net)).softmax(-1)
     assert probability.shape == (2, 3, 24, 157)
     for token, (low, high) in enumerate(POSES.token_ranges):
         assert (probability[..., token, low : high + 1] > 0.0).all()
@@ -69,15 +70,13 @@ def test_every_token_gets_ids_of_its_own_axis(net):
 def test_cached_and_packed_passes_agree(net):
     inputs, actions = tiny_inputs(net), random_actions(net)
     with torch.no_grad():
-        cache = rollout.prefill(net, *inputs)
-        torch.testing.assert_close(
-            net.decode(actions, cache), net.packed_logits(*inputs, actions), atol=1e-5, rtol=1e-5
-        )
+        cache = rollout.prefill(net, inputs)
+        torch.testing.assert_close(net.decode(actions, cache), net.packed_logits(inputs, actions), atol=1e-5, rtol=1e-5)
 
 
 def test_a_full_step_writes_all_tokens_and_edits_any(net):
     with torch.no_grad():
-        decoded = rollout.full_step(net, *tiny_inputs(net), DECODING)
+        decoded = rollout.full_step(net, tiny_inputs(net), DECODING)
         assert decoded.actions.shape == (2, 1, 24)
         assert decoded.actions.equal(net.config.clamp_to_range(decoded.actions))
         assert (decoded.actions < POSES.mask_id).all()
@@ -100,7 +99,7 @@ def test_a_lite_step_drafts_the_masked_end(net):
 
 def test_tokens_are_sampled_with_their_log_probabilities(net):
     with torch.no_grad():
-        cache = rollout.prefill(net, *tiny_inputs(net))
+        cache = rollout.prefill(net, tiny_inputs(net))
         rounds = rollout.rollout(
             lambda ids: net.decode(ids, cache),
             net.all_masked(2, torch.device("cpu")),
@@ -118,11 +117,11 @@ def test_a_goal_may_stand_inside_the_sequence():
     net = tiny_net(layout=GOAL_INSIDE)
     inputs = tiny_inputs(net)
     with torch.no_grad():
-        prefilled = rollout.prefill_goal(net, *inputs, DECODING.goals)
+        prefilled = rollout.prefill_goal(net, inputs, DECODING.goals)
         assert (prefilled.actions[..., list(GOAL_INSIDE.free)] == GOAL_INSIDE.mask_id).all()
         goals = prefilled.actions[..., 21:23]
         assert (goals != GOAL_INSIDE.mask_id).all()
-        decoded = rollout.full_step(net, *inputs, DECODING)
+        decoded = rollout.full_step(net, inputs, DECODING)
     assert decoded.actions[..., 21:23].equal(goals)
     assert (decoded.actions < GOAL_INSIDE.mask_id).all()
 
@@ -195,17 +194,17 @@ def test_the_costs_of_a_layout_without_a_goal_have_no_part_for_goals(net):
 @pytest.mark.parametrize("packed", [True, False])
 def test_passes_that_compute_the_prompt_again_write_the_same_tokens(net, packed):
     """With one prompt for all sequences, and with one prompt each."""
-    inputs = tuple(part[:1] for part in tiny_inputs(net))
+    inputs = PromptInputs(*(part[:1] for part in tiny_inputs(net)))
 
     def logits(actions):
         if packed:
-            return net.packed_logits(*inputs, actions)
-        prompts = net.prompt(*inputs).expand(actions.shape[1], -1, -1)
+            return net.packed_logits(inputs, actions)
+        prompts = net.prompt(inputs).expand(actions.shape[1], -1, -1)
         return net.forward_from_prompt(prompts, actions.transpose(0, 1)).logits.transpose(0, 1)
 
     with torch.no_grad():
-        expected = rollout.full_step(net, *inputs, DECODING).actions
-        actions = rollout.prefill_sequences(net, *inputs, DECODING.goals).actions[:, : expected.shape[1]]
+        expected = rollout.full_step(net, inputs, DECODING).actions
+        actions = rollout.prefill_sequences(net, inputs, DECODING.goals).actions[:, : expected.shape[1]]
         rounds = decoding_rounds(len(net.config.layout.free), DECODING.draft_rounds, DECODING.edit_rounds)
         states = rollout.rollout(logits, actions, net.config.layout, rounds, DECODING.edits)
     assert states[-1].actions.equal(expected)

@@ -70,12 +70,12 @@ def test_packed_and_cached_logits_are_those_of_one_full_forward_per_block():
     inputs, actions = tiny_inputs(net), random_actions(net, count=4)
     actions[:, 0] = net.config.layout.mask_id
     actions[:, 1] = random_actions(net, count=1, masked=0.0)[:, 0]
-    packed = net.forward_packed(*inputs, actions)
-    prompt = net.prompt(*inputs)
+    packed = net.forward_packed(inputs, actions)
+    prompt = net.prompt(inputs)
     alone = torch.stack([spelled_out(net, prompt, actions[:, r]) for r in range(4)], 1)
     torch.testing.assert_close(packed.logits, alone, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(net.decode(actions, packed.keys_values), alone, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(net.packed_logits(*inputs, actions), packed.logits)
+    torch.testing.assert_close(net.packed_logits(inputs, actions), packed.logits)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_in_half_precision_the_cached_path_is_as_near_to_float32_as_the_full_one
     net = tiny_net().bfloat16().float() if name == "tiny" else request.getfixturevalue("shipped")
     inputs, actions = tiny_inputs(net, scenes=1), random_actions(net, scenes=1)
     half = copy.deepcopy(net).bfloat16()
-    packed, packed_half = net.forward_packed(*inputs, actions), half.forward_packed(*inputs, actions)
+    packed, packed_half = net.forward_packed(inputs, actions), half.forward_packed(inputs, actions)
     exact = packed.logits.log_softmax(-1)
     likely = exact > -10.0  # nats; the others have no part in any decision
 
@@ -114,7 +114,7 @@ def test_the_prompt_does_not_know_of_any_block():
     with torch.enable_grad():
         leaf = torch.nn.Parameter(net.slot.clone())  # part of every token of a block, and of nothing else
         net.slot = leaf
-        out = net.forward_packed(*inputs, random_actions(net))
+        out = net.forward_packed(inputs, random_actions(net))
         of_prompt = sum(keys.sum() + values.sum() for keys, values in out.keys_values)
         (gradient,) = torch.autograd.grad(of_prompt, leaf, allow_unused=True, retain_graph=True)
         assert gradient is None or not gradient.any()
@@ -127,7 +127,7 @@ def test_a_block_does_not_know_of_another():
     inputs, actions = tiny_inputs(net), random_actions(net)
     other = actions.clone()
     other[:, 1] = random_actions(net, count=1, seed=9)[:, 0]
-    before, after = net.packed_logits(*inputs, actions), net.packed_logits(*inputs, other)
+    before, after = net.packed_logits(inputs, actions), net.packed_logits(inputs, other)
     torch.testing.assert_close(after[:, [0, 2]], before[:, [0, 2]])
     assert (after[:, 1] != before[:, 1]).any()
 
@@ -145,7 +145,7 @@ def test_no_pass_leaves_anything_behind():
     """Every pass begins from the prompt's keys and values alone: stale ones of an earlier sequence are never read."""
     net = tiny_net()
     inputs, actions = tiny_inputs(net), random_actions(net)
-    keys_values = net.forward_packed(*inputs, actions).keys_values
+    keys_values = net.forward_packed(inputs, actions).keys_values
     copies = [(keys.clone(), values.clone()) for keys, values in keys_values]
     first = net.decode(actions, keys_values)
     for seed in range(3):
@@ -158,7 +158,7 @@ def test_no_pass_leaves_anything_behind():
 
 def test_the_prompts_keys_are_one_copy_whatever_the_number_of_goals():
     net = tiny_net()
-    keys_values = net.forward_packed(*tiny_inputs(net, scenes=1), random_actions(net, scenes=1, count=6)).keys_values
+    keys_values = net.forward_packed(tiny_inputs(net, scenes=1), random_actions(net, scenes=1, count=6)).keys_values
     actions = net.config.transformer
     expected = (1, actions.kv_heads, net.config.prompt_length, actions.head_dim)
     assert all(part.shape == expected for layer in keys_values for part in layer)
@@ -167,16 +167,16 @@ def test_the_prompts_keys_are_one_copy_whatever_the_number_of_goals():
 def test_action_tokens_pass_their_own_ffn_and_prompt_tokens_the_full_one():
     net = tiny_net()
     inputs, actions = tiny_inputs(net), random_actions(net)
-    before = net.forward_packed(*inputs, actions)
+    before = net.forward_packed(inputs, actions)
     for layer in net.layers:
         layer.action_mlp.down_proj.weight.mul_(2.0)
-    after = net.forward_packed(*inputs, actions)
+    after = net.forward_packed(inputs, actions)
     torch.testing.assert_close(after.keys_values, before.keys_values)
     assert not torch.allclose(after.logits, before.logits)
     for layer in net.layers:
         layer.action_mlp.down_proj.weight.mul_(0.5)
         layer.mlp.down_proj.weight.mul_(2.0)
-    after = net.forward_packed(*inputs, actions)
+    after = net.forward_packed(inputs, actions)
     assert not torch.allclose(after.keys_values[1][0], before.keys_values[1][0])
 
 
@@ -199,7 +199,7 @@ def test_attention_that_learns_is_the_attention_that_drives(masked):
 
 def test_what_is_out_of_range_has_no_probability():
     net = tiny_net(layout=xy_layout(x=(-3.0, 60.0), y=(-12.0, 12.0)))
-    probability = net.packed_logits(*tiny_inputs(net), random_actions(net)).softmax(-1)
+    probability = net.packed_logits(tiny_inputs(net), random_actions(net)).softmax(-1)
     x, y = probability[..., 0::2, :], probability[..., 1::2, :]
     assert x.shape[-1] == net.config.layout.bins  # the mask is no word of the heads
     for part, low, high in ((x, 333 - 10, 333 + 200), (y, 333 - 40, 333 + 40)):
@@ -220,9 +220,9 @@ def test_the_goals_y_depends_on_its_x():
     net = tiny_net()
     inputs = tiny_inputs(net)
     x_ids = torch.tensor([[340, 500], [340, 500]])
-    x_logits, y_logits = goal_logits(net, *inputs, x_ids)
+    x_logits, y_logits = goal_logits(net, inputs, x_ids)
     nothing = torch.full((2, 1, ACTION_TOKENS), net.config.layout.mask_id)
-    out = net.forward_packed(*inputs, nothing)
+    out = net.forward_packed(inputs, nothing)
     torch.testing.assert_close(x_logits, out.logits[:, 0, GOAL_X])
     torch.testing.assert_close(y_logits, net.goal_y_logits(out, x_ids))
     assert not torch.allclose(y_logits[:, 0], y_logits[:, 1])
@@ -241,13 +241,13 @@ def test_a_goal_posterior_of_two_behaviours_learns_no_ghost():
     with torch.enable_grad():
         optimiser = torch.optim.Adam(net.parameters(), 3e-3)
         for _ in range(150):
-            out = net.forward_packed(*inputs, nothing)
+            out = net.forward_packed(inputs, nothing)
             x = torch.nn.functional.cross_entropy(out.logits[0, 0, GOAL_X].expand(2, -1), goals[0, :, 0])
             y = torch.nn.functional.cross_entropy(net.goal_y_logits(out, goals[..., 0])[0], targets)
             optimiser.zero_grad()
             (x + y).backward()
             optimiser.step()
-    x_logits, y_logits = goal_logits(net, *inputs, goals[..., 0])
+    x_logits, y_logits = goal_logits(net, inputs, goals[..., 0])
     joint = x_logits.softmax(-1)[0, goals[0, :, 0], None] * y_logits[0].softmax(-1)[:, targets]
     assert joint.diagonal().sum() > 0.9
     assert joint.fliplr().diagonal().sum() < 0.05  # the product of the marginals has 0.5
@@ -257,13 +257,16 @@ def test_images_of_both_instants_are_read_in_their_order():
     """Swapping the instants, or two cameras, is another scene."""
     for frames in (1, 2):
         net = tiny_net(vision=dataclasses.replace(tiny_config().vision, frames=frames))
-        images, *prompt = tiny_inputs(net)
+        inputs = tiny_inputs(net)
+        images = inputs.images
         actions = random_actions(net)
-        logits = net.packed_logits(images, *prompt, actions)
+        logits = net.packed_logits(inputs, actions)
         for order in ((3, 4, 5, 0, 1, 2), (1, 0, 2, 4, 3, 5)):
-            assert not torch.allclose(net.packed_logits(images[:, order], *prompt, actions), logits, atol=1e-4)
+            assert not torch.allclose(
+                net.packed_logits(inputs._replace(images=images[:, order]), actions), logits, atol=1e-4
+            )
     with pytest.raises(ValueError, match="images has 5 images, expected 6"):
-        net.packed_logits(images[:, :5], *prompt, actions)
+        net.packed_logits(inputs._replace(images=images[:, :5]), actions)
 
 
 def test_the_same_seed_makes_the_same_network():

@@ -176,7 +176,7 @@ def test_a_network_that_grows_begins_by_answering_as_the_smaller_did(scenes, fin
     before.load_state_dict(averaged)
     batch = source(scenes).batch(0)
     with torch.no_grad():
-        logits, expected = (each.forward_packed(*batch.inputs, batch.actions).logits for each in (grown, before))
+        logits, expected = (each.forward_packed(batch.inputs, batch.actions).logits for each in (grown, before))
     torch.testing.assert_close(logits, expected)
 
 

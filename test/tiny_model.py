@@ -41,7 +41,7 @@ def straight_on():
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for step in range(STEPS):
         hidden = torch.rand(targets.shape, generator=generator) < (1.0 if step % 2 else 0.5)
-        out = net.forward_packed(*inputs, torch.where(hidden, net.config.layout.mask_id, targets))
+        out = net.forward_packed(inputs, torch.where(hidden, net.config.layout.mask_id, targets))
         loss = F.cross_entropy(out.logits.flatten(0, 2), targets.flatten())
         if step % 2:
             y_logits = net.goal_y_logits(out, targets[:, 0, 14:15])

@@ -8,7 +8,7 @@ import torch
 from reflectdrive_ros.core.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.model.token.net import TokenNet, TokenNetConfig
+from reflectdrive_ros.model.token.net import PromptInputs, TokenNet, TokenNetConfig
 from reflectdrive_ros.model.vision import VisionConfig
 
 torch.set_num_threads(1)  # threads that wait for each other over a tiny matrix cost a hundred times what they save
@@ -65,10 +65,10 @@ def uniform_goal_values(net):
 
 
 def tiny_inputs(net, scenes=2, seed=1):
-    """Images, text, ego, route of some scenes."""
+    """Random inputs of some scenes."""
     config, generator = net.config, torch.Generator().manual_seed(seed)
     size = (scenes, config.image_count, config.vision.height, config.vision.width, 3)
-    return (
+    return PromptInputs(
         torch.randint(0, 256, size, dtype=torch.uint8, generator=generator),
         torch.randint(0, config.text_vocabulary, (scenes, config.text_length), generator=generator),
         torch.randn(scenes, 3, generator=generator),
@@ -76,9 +76,9 @@ def tiny_inputs(net, scenes=2, seed=1):
     )
 
 
-def goal_logits(net, images, text, ego, route, x_ids):
+def goal_logits(net, inputs, x_ids):
     """Logits of the goal's x (B, bins) and of its y given each of x_ids (B, K): (B, K, Y), from the images on."""
-    out = net.forward_packed(images, text, ego, route, net.all_masked(len(images), images.device))
+    out = net.forward_packed(inputs, net.all_masked(len(inputs.images), inputs.images.device))
     return out.logits[:, 0, net.config.layout.goal[0]], net.goal_y_logits(out, x_ids)
 
 
@@ -92,7 +92,7 @@ def random_actions(net, scenes=2, count=3, seed=2, masked=0.4):
 
 def lite_frame(net, inputs, before, edits):
     """Tokens (B, G, T) carried into the present, whose masked end is drafted once and that are edited once."""
-    keys_values, layout = rollout.prefill(net, *inputs), net.config.layout
+    keys_values, layout = rollout.prefill(net, inputs), net.config.layout
     rounds = decoding_rounds(layout.length, 1, 1)
     return rollout.rollout(lambda ids: net.decode(ids, keys_values), before, layout, rounds, edits)[-1].actions
 

@@ -35,7 +35,7 @@ def policy_of(net, sampled_rollouts, config=SMALL, reward=None, seed=0):
 
 
 def token_log_probs(net, inputs, policy, temperature=1.0):
-    hidden = rl_losses.hidden_states(net, net.encode(net.prompt(*inputs)), policy)
+    hidden = rl_losses.hidden_states(net, net.encode(net.prompt(inputs)), policy)
     return rl_losses.token_log_probs(net, hidden.rounds, policy, temperature)
 
 

@@ -21,7 +21,7 @@ from ..model.checkpoint import CheckpointError, load, weight_capabilities
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
-from ..model.token.net import TokenNet
+from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.ops import GoalRules
 from ..model.token.rollout import Decoding
 from ..planning.planner import Prefilled, draft_sequentially
@@ -154,10 +154,9 @@ class TorchNetwork:
             torch.cat(self._feature_cache(images), 1), *(self._batch(part) for part in others)
         )
 
-    def tensors(self, inputs: ModelInputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Images, text, ego, route as a batch of one on the device."""
-        images, text, ego, route = (self._batch(part) for part in inputs.arrays.values())
-        return images, text, ego, route
+    def tensors(self, inputs: ModelInputs) -> PromptInputs:
+        """A batch of one on the device."""
+        return PromptInputs(*(self._batch(part) for part in inputs.arrays.values()))
 
     def _batch(self, array: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]

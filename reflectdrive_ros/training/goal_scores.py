@@ -29,7 +29,7 @@ from ..features.images import ModelInputs
 from ..infra.parallel import Workers
 from ..model import checkpoint
 from ..model.token import ops, rollout
-from ..model.token.net import TokenNet
+from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
@@ -119,14 +119,13 @@ def draft_to_goals(net: TokenNet, inputs: Sequence[SceneInputs], fast: bool) -> 
 
     They are not edited: editing moves no goal and hardly a score.
     """
-    images, text, ego, route = (
-        torch.from_numpy(np.stack(part)) for part in zip(*(each.arrays.values() for _, each in inputs), strict=True)
-    )
+    parts = zip(*(each.arrays.values() for _, each in inputs), strict=True)
+    prompt_inputs = PromptInputs(*(torch.from_numpy(np.stack(part)) for part in parts))
     layout = net.config.layout
     experts = layout.encode(np.stack([scene.expert[:, : len(layout.axes)] for scene, _ in inputs])).astype(np.int64)
     clean = net.config.clamp_to_range(torch.from_numpy(experts))
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
-        prefilled = rollout.prefill_goal(net, images, text, ego, route, GOALS)
+        prefilled = rollout.prefill_goal(net, prompt_inputs, GOALS)
         actions = torch.cat([prefilled.actions, ops.mask_free(clean, layout)[:, None]], 1)
         drafts = rollout.rollout(
             lambda ids: net.decode(ids, prefilled.keys_values),

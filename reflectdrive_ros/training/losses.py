@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from ..data import distance_map
 from ..model.layers import KeysValues
 from ..model.token import ops
-from ..model.token.net import PackedOutput, TokenNet
+from ..model.token.net import PackedOutput, PromptInputs, TokenNet
 from ..scoring.scorer import SUB_SCORES
 from .bev_head import BevHead
 from .ground_head import GroundHead
@@ -79,9 +79,8 @@ class Batch:
         return bool(self.keys_values.numel())
 
     @property
-    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The network's inputs, in its order."""
-        return self.images, self.text, self.ego, self.route
+    def inputs(self) -> PromptInputs:
+        return PromptInputs(self.images, self.text, self.ego, self.route)
 
     @property
     def scenes(self) -> tuple[list[int], np.ndarray, np.ndarray]:
@@ -112,7 +111,7 @@ def prompt_keys_values(net: TokenNet, batch: Batch, fixed: bool) -> tuple[KeysVa
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         return tuple((layer[:, 0], layer[:, 1]) for layer in batch.keys_values.to(dtype).unbind(1))
     with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
-        return net.encode(net.prompt(*batch.inputs))
+        return net.encode(net.prompt(batch.inputs))
 
 
 class Losses(nn.Module):
@@ -176,10 +175,10 @@ class Losses(nn.Module):
             out = self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route)
         elif self.fixed_prompt:
             with torch.no_grad():
-                prompt = self.net.prompt(*batch.inputs)
+                prompt = self.net.prompt(batch.inputs)
             out = self.net.forward_fixed_prompt(prompt, sequences)
         else:
-            out = self.net.forward_packed(*batch.inputs, sequences)
+            out = self.net.forward_packed(batch.inputs, sequences)
         rescored_hidden, out = out.hidden[:, count:], out.first(count)
         return self.supervised_losses(batch, out, rescored_hidden), out
 

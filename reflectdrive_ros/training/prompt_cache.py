@@ -109,7 +109,7 @@ def _encode(
     mirrored, with_route = np.zeros((2, count), bool)
     for batch, rows in batches:
         new, on_device = len(rows), batch.to(device)
-        cached[rows] = pack(net.encode(net.prompt(*on_device.inputs))[: transformer.layers])[:new].cpu().numpy()
+        cached[rows] = pack(net.encode(net.prompt(on_device.inputs))[: transformer.layers])[:new].cpu().numpy()
         route[rows] = batch.route[:new].numpy()
         mirrored[rows], with_route[rows] = batch.mirrored[:new].numpy(), batch.with_route[:new].numpy()
     cached.flush()

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from ..core.tokens import decoding_rounds
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
-from ..model.token.net import TokenNet
+from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import Sampling
 from . import trainer
@@ -145,15 +145,15 @@ def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor) -> Tensor:
 @torch.no_grad()
 def sample_drafts(
     net: TokenNet,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    inputs: PromptInputs,
     config: RefineLossConfig,
     generator: torch.Generator,
     keys_values: tuple[KeysValues, ...] = (),
 ) -> Drafts:
     """Drafts of the scenes of `inputs`. keys_values: of cached prompts; images, text and ego are not read then."""
-    layout, route, prompt = net.config.layout, inputs[3], torch.zeros(0)
+    layout, route, prompt = net.config.layout, inputs.route, torch.zeros(0)
     if not keys_values:
-        prompt = net.prompt(*inputs)
+        prompt = net.prompt(inputs)
         keys_values = net.encode(prompt)
     first = rollout.prefill_sequences_cached(net, keys_values, route, GoalRules()).actions[:, :1]
     schedule = rollout.default_decoding(layout).schedule

@@ -12,12 +12,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from ..core.domain import Array
 from ..infra.parallel import RestartablePool, Workers
 from ..model.layers import KeysValues
-from ..model.token.net import TokenNet, TokenNetConfig
+from ..model.token.net import PromptInputs, TokenNet, TokenNetConfig
 from ..model.token.ops import GoalRules
 from . import rollouts
 from .rollouts import Rollouts
@@ -30,7 +29,7 @@ class _Batch(NamedTuple):
 
     network: TokenNetConfig
     weights: dict[str, Array]
-    inputs: tuple[Array, ...]  # images, text, ego, route
+    inputs: tuple[Array, ...]  # of PromptInputs
     rules: GoalRules
     config: RlConfig
     random_state: Array
@@ -51,7 +50,7 @@ class RolloutPool:
     def __call__(
         self,
         net: TokenNet,
-        inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+        inputs: PromptInputs,
         rules: GoalRules,
         config: RlConfig,
         generator: torch.Generator,
@@ -81,11 +80,11 @@ def _sample(batch: _Batch, report: Callable[[Any], None]) -> tuple[Array, ...]:
     net.load_state_dict({name: torch.from_numpy(value) for name, value in batch.weights.items()})
     generator = torch.Generator()
     generator.set_state(torch.from_numpy(batch.random_state))
-    images, text, ego, route = map(torch.from_numpy, batch.inputs)
+    inputs = PromptInputs(*map(torch.from_numpy, batch.inputs))
     dtype = batch.autocast or torch.float32
     cached = tuple((torch.from_numpy(a).to(dtype), torch.from_numpy(b).to(dtype)) for a, b in batch.keys_values)
     with torch.autocast("cpu", batch.autocast, enabled=batch.autocast is not None):
-        sampled = rollouts.sample(net, (images, text, ego, route), batch.rules, batch.config, generator, cached)
+        sampled = rollouts.sample(net, inputs, batch.rules, batch.config, generator, cached)
     return tuple(each.numpy() for each in sampled)
 
 

@@ -22,7 +22,7 @@ from ..core.recipe_config import DriveFineConfig
 from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
-from ..model.token.net import TokenNet
+from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from ..model.token.rollout import RoundOutput, Sampling
 from .settings import RlConfig
@@ -63,22 +63,22 @@ def draft_rounds_of(layout: TokenLayout) -> int:
 @torch.no_grad()
 def sample(
     net: TokenNet,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    inputs: PromptInputs,
     rules: GoalRules,
     config: RlConfig,
     generator: torch.Generator,
     keys_values: tuple[KeysValues, ...] = (),
 ) -> Rollouts:
-    """Rollouts of the scenes of `inputs`: images, text, ego, route.
+    """Rollouts of the scenes of `inputs`.
 
     generator: on the CPU, so that every device draws the same numbers. keys_values: of cached prompts; images, text
     and ego are not read then.
     """
     layout, sampling = net.config.layout, Sampling(config.temperature, generator)
     if keys_values:
-        prefilled = rollout.prefill_sequences_cached(net, keys_values, inputs[3], rules)
+        prefilled = rollout.prefill_sequences_cached(net, keys_values, inputs.route, rules)
     else:
-        prefilled = rollout.prefill_sequences(net, *inputs, rules)
+        prefilled = rollout.prefill_sequences(net, inputs, rules)
     chosen, valid = _sample_goals(prefilled.goal_log_probs, prefilled.valid, config.goals, sampling)
     first = prefilled.actions.gather(1, chosen[..., None].expand(-1, -1, layout.length))  # (B, G, T)
     starts, first_logits = first.repeat_interleave(config.drafts, 1), net.decode(first, prefilled.keys_values)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.tokens import decoding_rounds
 from ..model.token import ops, rollout
-from ..model.token.net import TokenNet
+from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.ops import EditRules
 from ..model.token.rollout import Sampling
 from .losses import Batch
@@ -26,8 +26,9 @@ def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float
     if scenes == 0 or count == 0:
         return batch
     first = slice(0, scenes)
-    images, text, ego, route = (part[first] for part in batch.inputs)
-    drafted = draft(net, (images, text, ego, route), batch.clean[first], count, temperature, generator)
+    drafted = draft(
+        net, PromptInputs(*(part[first] for part in batch.inputs)), batch.clean[first], count, temperature, generator
+    )
     actions = batch.actions.clone()
     actions[first, batch.masked :] = drafted
     return replace(batch, actions=actions)
@@ -36,7 +37,7 @@ def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float
 @torch.no_grad()
 def draft(
     net: TokenNet,
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    inputs: PromptInputs,
     clean: Tensor,
     count: int,
     temperature: float,
@@ -45,7 +46,7 @@ def draft(
     """(B, count, T) ids drafted in three rounds from the goal of `clean` (B, T), tokens sampled at a temperature."""
     layout = net.config.layout
     actions = ops.mask_free(clean, layout)[:, None].expand(-1, count, -1)
-    out = net.forward_packed(*inputs, actions[:, :1])
+    out = net.forward_packed(inputs, actions[:, :1])
 
     def logits(drafts: Tensor) -> Tensor:
         """Of the first round all sequences are equal: the pass that encodes the prompt has theirs."""

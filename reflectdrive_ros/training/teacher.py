@@ -71,12 +71,12 @@ def build_teacher_plans(
 @torch.no_grad()
 def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
     """(B, P, 3) float32 poses at 0.5 s steps of the teacher's plans. `layout`: that of the batch's tokens."""
-    images, text, ego, route = batch.inputs
+    route = batch.inputs.route
     config = teacher.config
     roads = decoded_routes(route.cpu().numpy(), layout)
     own_route = torch.from_numpy(encode_route(roads, config.layout.codebook)).to(route.device)
     decoding = rollout.default_decoding(config.layout)
-    prefilled = rollout.prefill_sequences(teacher, images, text, ego, own_route, decoding.goals)
+    prefilled = rollout.prefill_sequences(teacher, batch.inputs._replace(route=own_route), decoding.goals)
 
     def logits(actions: Tensor) -> Tensor:
         return teacher.decode(actions, prefilled.keys_values)
@@ -87,7 +87,7 @@ def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
     if config.refine.layers:
         actions, _ = rollout.refine(teacher, actions, prefilled.keys_values)
     waypoints = config.layout.decode(actions[:, 0].cpu().numpy())
-    motion = ego.float().cpu().numpy() * np.array(config.ego_scale)
+    motion = batch.ego.float().cpu().numpy() * np.array(config.ego_scale)
     noise_m = config.layout.waypoint_noise_m
     return np.stack([sent_poses(*each, noise_m) for each in zip(waypoints, motion, roads, strict=True)])
 

@@ -16,7 +16,7 @@ from ..data.shards import SetError
 from ..features import images as features
 from ..features.images import ModelInputs
 from ..model.token import ops, rollout
-from ..model.token.net import TokenNet
+from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.rollout import Decoding
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
 from ..scoring.frenet import FrenetFrame
@@ -67,13 +67,12 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         some = slice(begin, begin + BATCH_SCENES)
         inputs_of_batch, scenes = dataset.inputs[some], dataset.scenes[some]
         parts = zip(*(each.arrays.values() for each in inputs_of_batch), strict=True)
-        images, text, ego, route = (torch.from_numpy(np.stack(part)).to(device) for part in parts)
-        inputs = images, text, ego, route
+        inputs = PromptInputs(*(torch.from_numpy(np.stack(part)).to(device) for part in parts))
         experts = np.stack([scene.expert[:, : len(layout.axes)] for scene in scenes])
         clean = net.config.clamp_to_range(torch.from_numpy(layout.encode(experts).astype(np.int64)).to(device))
         hidden = ops.mask_free(clean, layout)
-        predicted = net.packed_logits(*inputs, hidden[:, None])[:, 0, free].argmax(-1)
-        rounds = rollout.full_step(net, *inputs, decoding).rounds
+        predicted = net.packed_logits(inputs, hidden[:, None])[:, 0, free].argmax(-1)
+        rounds = rollout.full_step(net, inputs, decoding).rounds
         plans = layout.decode(rounds[-1].actions.cpu().numpy())  # (b, K, P, A)
         drafts = layout.decode(rounds[drafted - 1].actions[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):

@@ -7,8 +7,9 @@ rounds, and any number of sequences is packed along the token axis after one pro
 
     net = TokenNet(small_config(words))                                    # words: features.WORDS
     net.initialise(torch.Generator().manual_seed(0))
-    out = net.forward_packed(images, text, ego, route, actions)            # one prompt, R sequences: .logits, .hidden
-    logits = net.packed_logits(images, text, ego, route, actions)          # (B, R, T, bins), the same without .hidden
+    inputs = PromptInputs(images, text, ego, route)
+    out = net.forward_packed(inputs, actions)                              # one prompt, R sequences: .logits, .hidden
+    logits = net.packed_logits(inputs, actions)                            # (B, R, T, bins), the same without .hidden
     y_logits = net.goal_y_logits(out, x_ids)                               # (B, K, Y): y of the goal given K of its x
 
     images (B, 6, H, W, 3) uint8, oldest instant first, each left to right; text (B, L) int64; ego (B, 3) float32,
@@ -130,6 +131,15 @@ def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
     )
 
 
+class PromptInputs(NamedTuple):
+    """The network's inputs of B scenes, in the order of `features.images.ModelInputs`."""
+
+    images: Tensor  # (B, instants * cameras, H, W, 3) uint8, oldest instant first, each left to right
+    text: Tensor  # (B, text_length) int64
+    ego: Tensor  # (B, 3) float32, speed, acceleration and yaw rate over their scales
+    route: Tensor  # (B, points, 2) int64 ids of x and y, the mask where the route is unknown
+
+
 class PackedOutput(NamedTuple):
     """Outputs of the network for R sequences."""
 
@@ -223,9 +233,9 @@ class TokenNet(nn.Module):
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 
-    def forward_packed(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> PackedOutput:
+    def forward_packed(self, inputs: PromptInputs, actions: Tensor) -> PackedOutput:
         """All R sequences (B, R, T) with one prompt, in one pass; each result is independent of the others."""
-        return self.forward_from_prompt(self.prompt(images, text, ego, route), actions)
+        return self.forward_from_prompt(self.prompt(inputs), actions)
 
     def forward_from_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
         """`forward_packed` from the prompt (B, P, width) on."""
@@ -287,9 +297,9 @@ class TokenNet(nn.Module):
             cache.append(last.self_attn.keys_values(last.input_layernorm(x), cos, sin))  # type: ignore[operator, union-attr]
         return tuple(cache)
 
-    def packed_logits(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, actions: Tensor) -> Tensor:
+    def packed_logits(self, inputs: PromptInputs, actions: Tensor) -> Tensor:
         """(B, R, T, bins) of actions (B, R, T)."""
-        return self.forward_packed(images, text, ego, route, actions).logits
+        return self.forward_packed(inputs, actions).logits
 
     def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed."""
@@ -340,8 +350,9 @@ class TokenNet(nn.Module):
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def prompt(self, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
+    def prompt(self, inputs: PromptInputs) -> Tensor:
         """(B, P, width): images, words, ego state, route."""
+        images, text, ego, route = inputs
         if images.shape[1] != self.config.image_count:
             raise ValueError(f"images has {images.shape[1]} images, expected {self.config.image_count}")
         return self.build_prompt(self.encode_images(images), text, ego, route)

@@ -24,7 +24,7 @@ from torch import Tensor
 from ...core.tokens import Round, TokenLayout, decoding_rounds
 from ..layers import KeysValues
 from . import ops
-from .net import PackedOutput, TokenNet
+from .net import PackedOutput, PromptInputs, TokenNet
 from .ops import EditRules, GoalRules
 
 
@@ -92,16 +92,14 @@ class Decoded(NamedTuple):
         return self.rounds[-1].confidence
 
 
-def prefill_goal(
-    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
-) -> PrefilledSequences:
+def prefill_goal(net: TokenNet, inputs: PromptInputs, rules: GoalRules) -> PrefilledSequences:
     """KV cache of the prompt, and the network's goals."""
-    return prefill_goal_from_prompt(net, net.prompt(images, text, ego, route), rules)
+    return prefill_goal_from_prompt(net, net.prompt(inputs), rules)
 
 
-def prefill(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> tuple[KeysValues, ...]:
+def prefill(net: TokenNet, inputs: PromptInputs) -> tuple[KeysValues, ...]:
     """The KV cache of the prompt, equal to that of `prefill_goal`."""
-    return net.encode(net.prompt(images, text, ego, route))
+    return net.encode(net.prompt(inputs))
 
 
 def prefill_goal_from_prompt(
@@ -139,13 +137,11 @@ def prefill_goal_from_output(
     return PrefilledSequences(out.keys_values, actions, log_probs, valid)
 
 
-def prefill_sequences(
-    net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, rules: GoalRules
-) -> PrefilledSequences:
+def prefill_sequences(net: TokenNet, inputs: PromptInputs, rules: GoalRules) -> PrefilledSequences:
     """`prefill_goal` or, of a layout without a goal, one masked sequence."""
     if net.config.layout.goal:
-        return prefill_goal(net, images, text, ego, route, rules)
-    return prefill_sequences_cached(net, prefill(net, images, text, ego, route), route, rules)
+        return prefill_goal(net, inputs, rules)
+    return prefill_sequences_cached(net, prefill(net, inputs), inputs.route, rules)
 
 
 def prefill_sequences_cached(
@@ -254,10 +250,10 @@ def guided_logits(
     return logits + weight * (logits - without)
 
 
-def full_step(net: TokenNet, images: Tensor, text: Tensor, ego: Tensor, route: Tensor, decoding: Decoding) -> Decoded:
+def full_step(net: TokenNet, inputs: PromptInputs, decoding: Decoding) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone. A refinement
     expert, if there is one, has the last pass."""
-    layout, prefilled = net.config.layout, prefill_sequences(net, images, text, ego, route, decoding.goals)
+    layout, prefilled = net.config.layout, prefill_sequences(net, inputs, decoding.goals)
     rounds = rollout(
         lambda actions: net.decode(actions, prefilled.keys_values),
         prefilled.actions,
