@@ -11,7 +11,8 @@ from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.features.vectors import vector_inputs
 from reflectdrive_ros.model.denoiser.net import DenoiserNet, small_config
 from reflectdrive_ros.model.scene_encoder import VectorTensors
-from reflectdrive_ros.planning.ego_future import cartesian_poses, ego_poses, frenet_poses, line_of, reference_line
+from reflectdrive_ros.planning.ego_future import ego_poses, line_of, reference_line
+from reflectdrive_ros.scoring.frenet import cartesian_poses, frenet_poses
 from reflectdrive_ros.training import vector_data
 
 SPEC = small_config().spec

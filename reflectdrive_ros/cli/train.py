@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Qwen3 weights that initialise a new run of base",
     )
     sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
+    sft_parser.add_argument("--scene-weights", type=Path, metavar="DIR", help="denoiser whose encoder initialises it")
     add_teacher_argument(sft_parser)
     sft_parser.set_defaults(defaults=TrainConfig())
     for name, title, description, init_from_help, defaults in (
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_run_arguments(run_parser)
         run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=init_from_help)
         add_teacher_argument(run_parser)
-        run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None)
+        run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None, scene_weights=None)
     diffusion_parser = kinds.add_parser(
         "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
     )
@@ -101,7 +102,7 @@ def run_with_network(
     args: argparse.Namespace, config: TrainConfig, network: TokenNetConfig, console: Console, errors: Console
 ) -> int:
     """As `run`, of a network of any measures."""
-    pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights)
+    pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights, args.scene_weights)
     return token_runs.train(_sources(args), config, network, tag_weights(args), pretrained_paths, console, errors)
 
 

@@ -112,6 +112,7 @@ class Axis:
 
 
 AXES = ("x", "y", "heading")
+FRAMES = ("ego", "route")
 X = Axis("x", 0.3, 667, -12.0, 99.9)
 Y = Axis("y", 0.3, 667, -45.0, 45.0)
 
@@ -130,6 +131,7 @@ class TokenLayout:
     edit_goal: bool = False  # whether AutoEdit may replace the goal too; in the paper it stays
     last_waypoint_first: bool = False  # drafts begin with the tokens of the last waypoint, whatever their confidence
     interval_bins: int = 0  # half width of the interval whose probability counts where no token is drawn; 0: of the bin
+    frame: str = "ego"  # of the waypoints; route: x is the arc length along the route, y the lateral offset from it
 
     def __post_init__(self) -> None:
         if not isinstance(self.points, int) or self.points < 2:
@@ -137,8 +139,10 @@ class TokenLayout:
         names = tuple(axis.name for axis in self.axes)
         if names not in (AXES[:2], AXES):
             raise ValueError(f"TokenLayout.axes is {names}, expected x, y or x, y, heading")
-        if self.axes[0].codebook != self.axes[1].codebook:
-            raise ValueError("TokenLayout.axes has two grids for x and y, expected one")
+        if self.frame not in FRAMES:
+            raise ValueError(f"TokenLayout.frame is {self.frame!r}, expected one of {', '.join(FRAMES)}")
+        if self.frame == "ego" and self.axes[0].codebook != self.axes[1].codebook:
+            raise ValueError("TokenLayout.axes has two grids for x and y of the ego frame, expected one")
         if self.order != "waypoints":
             raise ValueError(f"TokenLayout.order is {self.order!r}, expected 'waypoints'")
         first = self.goal[0] if self.goal else 0
@@ -171,7 +175,7 @@ class TokenLayout:
 
     @property
     def codebook(self) -> Codebook:
-        """Of x and y."""
+        """Of x and y; in the frame of the route, of x."""
         return self.axes[0].codebook
 
     @property
@@ -229,7 +233,8 @@ class TokenLayout:
 
     def decode_goal(self, ids: Array) -> Array:
         """(.., 2) x and y in metres of the goals of ids (.., T)."""
-        return self.codebook.to_values(np.asarray(ids)[..., list(self.goal)])
+        x, y = np.moveaxis(np.asarray(ids)[..., list(self.goal)], -1, 0)
+        return np.stack([axis.codebook.to_values(each) for axis, each in zip(self.axes, (x, y), strict=False)], axis=-1)
 
     def waypoint(self, index: int) -> slice:
         """Positions of x and y of a waypoint."""
@@ -242,6 +247,9 @@ class TokenLayout:
         return np.where(ids == self.mask_id, ids, np.clip(ids, low, high))
 
 
+ROUTE_FRAME = TokenLayout(  # for networks that always have a route: a lane is kept by the same y in every bend
+    axes=(Axis("x", 0.3, 667, -12.0, 99.9), Axis("y", 0.1, 241, -12.0, 12.0)), edit_goal=True, frame="route"
+)
 DRIVEFINE = TokenLayout(  # DriveFine, section 4: 0.05 m and 0.1 degrees; no goal
     axes=(
         Axis("x", 0.05, 4001, -12.0, 99.9),

@@ -65,3 +65,15 @@ class VectorSpec:
     @property
     def horizon_s(self) -> float:
         return self.future_steps * self.future_dt_s
+
+
+SMALL_SPEC = VectorSpec(  # of the networks that train on a CPU
+    agents=20,
+    lanes=40,
+    route_lanes=12,
+    route_line_rows=3,
+    predicted_agents=6,
+    future_steps=40,
+    ego_frenet=True,
+    normalization=Normalization(ego_future_mean=(20.0, 0.0, 1.0, 0.0), ego_future_std=(12.0, 1.0, 0.2, 0.2)),
+)

@@ -34,12 +34,13 @@ from ..infra.documents import DocumentError, read_arrays
 from ..infra.files import write_atomic
 from ..infra.parallel import Workers, map_restartable
 from ..infra.storage import is_remote
+from ..scoring.frenet import FrenetFrame, frenet_poses
 from . import distance_map, occupancy, shards
 from .shards import SetError, ShardNote
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-FORMAT = 8
+FORMAT = 9
 FILES = {"images": "images.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
 NAME_DTYPE = "S100"  # `codec.NAME`
 MIRRORED_COMMANDS = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
@@ -54,7 +55,7 @@ class Shape:
     height: int
     text_length: int
     words: tuple[str, ...]
-    cameras: int
+    cameras: int  # 0: neither images nor what only camera networks learn (distances, occupancy) is stored
     instants: int
     ego_scale: tuple[float, float, float]
     route_at_m: tuple[float, ...]
@@ -98,6 +99,7 @@ class CachedSet:
     ego: Array  # (N, 3) float32, scaled
     route: Array  # (N, R, 2) float32 m, NaN where it is not known
     expert: Array  # (N, 8, 3) m, m, rad
+    expert_on_route: Array  # (N, 8, 3) the same in Frenet coordinates of the route; NaN off it
     occupancy: Array  # (N, 4, CELLS, CELLS) bool, `occupancy.occupancy`
     location: Array  # (N, 2) shard, row
     names: Array  # (N,) bytes, of the scenes
@@ -119,13 +121,13 @@ def merge(sets: Sequence[CachedSet], weights: Sequence[float], tags: Mapping[str
     """
     firsts = np.cumsum([0, *(len(each.images) for each in sets[:-1])]).tolist()
     shares = [weight / sum(weights) * tag_shares(each, tags or {}) for each, weight in zip(sets, weights, strict=True)]
-    together = ("text", "text_mirrored", "ego", "route", "expert", "occupancy", "names", "known", "tags")
+    together = ("text", "text_mirrored", "ego", "route", "expert", "expert_on_route", "occupancy", "names", "known")
     keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
     keys += "".join(f"{tag}={weight}" for tag, weight in sorted((tags or {}).items()))
     return CachedSet(
         images=tuple(shard for each in sets for shard in each.images),
         distances=tuple(shard for each in sets for shard in each.distances),
-        **{name: np.concatenate([getattr(each, name) for each in sets]) for name in together},
+        **{name: np.concatenate([getattr(each, name) for each in sets]) for name in (*together, "tags")},
         location=np.concatenate(
             [each.location + np.array([first, 0]) for each, first in zip(sets, firsts, strict=True)]
         ),
@@ -235,7 +237,7 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
     sentences: list[str] = []
     spec = shape.spec
     rows: dict[str, list[Array]] = {}
-    for scene in shards.read_shard(folder, note, images=True, on_damage=sentences.append):
+    for scene in shards.read_shard(folder, note, images=shape.cameras > 0, on_damage=sentences.append):
         observation = scene.observation()
         try:
             inputs = features.model_inputs(observation, spec)
@@ -243,15 +245,19 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
         except ValueError as fault:
             sentences.append(f"{folder / note.file}: scene {scene.name} is left out: {fault}")
             continue
-        arrays = {
+        of_images = {
             "images": inputs.images,
             "distances": distance_map.distance_map(scene.areas),
+            "occupancy": occupancy.occupancy(scene),
+        }
+        arrays = {
+            **(of_images if shape.cameras else {"occupancy": np.zeros(0, bool)}),
             "text": inputs.text,
             "text_mirrored": other.text,
             "ego": inputs.ego,
             "route": features.route_ahead(observation.route, spec.route_at_m).astype(np.float32),
             "expert": scene.expert,
-            "occupancy": occupancy.occupancy(scene),
+            "expert_on_route": on_route(scene.expert, observation.route),
             "names": np.array(scene.name.encode(), NAME_DTYPE),
             "known": np.array([scene.has_map, scene.has_objects]),
             "tags": np.array(scene.family.encode(), NAME_DTYPE),
@@ -261,10 +267,25 @@ def cache_shard(folder: Path, home: Path, note: ShardNote, shape: Shape) -> list
     if not rows:
         return sentences
     stacked = {name: np.stack(values) for name, values in rows.items()}
-    for name, file in FILES.items():
+    for name, file in FILES.items() if shape.cameras else ():
         write_array(cache_file(home, note, file), stacked.pop(name))
     write_arrays(cache_file(home, note, "rest.npz"), stacked)
     return sentences
+
+
+def on_route(poses: Array, route: Array) -> Array:
+    """(.., T, 3) poses of the ego frame in Frenet coordinates of a route (L, 3); NaN where it does not pass the car."""
+    line = FrenetFrame.of(route)
+    if line is None:
+        return np.full(poses.shape, np.nan)
+    return frenet_poses(poses, line)
+
+
+def select_rows(scenes: CachedSet, rows: Array) -> CachedSet:
+    """The scenes `rows` (M,) of a set."""
+    names = ("text", "text_mirrored", "ego", "route", "expert", "expert_on_route", "occupancy", "location")
+    parts = {name: getattr(scenes, name)[rows] for name in (*names, "names", "known", "tags")}
+    return replace(scenes, **parts, shares=None if scenes.shares is None else scenes.shares[rows])
 
 
 def mirror_words(observation: Observation) -> Observation:
@@ -281,6 +302,9 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
         for name, values in read_stored(cache_file(home, note, "rest.npz")).items():
             rest.setdefault(name, []).append(values)
         count = len(rest["text"][-1])
+        if not shape.cameras:
+            location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
+            continue
         images.append(np.load(cache_file(home, note, FILES["images"]), mmap_mode="r", allow_pickle=False))
         distances.append(np.load(cache_file(home, note, FILES["distances"]), mmap_mode="r", allow_pickle=False))
         location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))

@@ -109,7 +109,8 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     """Arrays of an observation. Raises ValueError naming the field that cannot be used."""
     frames, about_images = _instants(observation.cameras, spec)
     text, about_text = _text(observation, spec)
-    images = np.stack([_resize(frame, spec) for frame in frames])
+    images = np.array([_resize(frame, spec) for frame in frames], np.uint8)
+    images = images.reshape(-1, spec.height, spec.width, 3)
     route = encode_route(route_ahead(observation.route, spec.route_at_m), spec.codebook)
     return ModelInputs(images, text, _ego(observation.ego, spec), route, (*about_images, *about_text))
 
@@ -123,6 +124,8 @@ def instruction_text(observation: Observation) -> str:
 def _instants(frames: Sequence[CameraFrame], spec: InputSpec) -> tuple[Sequence[CameraFrame], list[str]]:
     """Images of every instant, and notes."""
     expected = spec.cameras * spec.instants
+    if not expected:
+        return (), []
     if len(frames) not in (spec.cameras, expected):
         raise ValueError(
             f"Observation.cameras holds {len(frames)} images, expected {expected} ({spec.instants} instants of "

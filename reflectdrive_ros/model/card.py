@@ -86,6 +86,7 @@ LAYOUT = {  # of tokens.TokenLayout
     "order": text(most=100),
     **dict.fromkeys(("edit_goal", "last_waypoint_first"), flag),
     "interval_bins": whole(0, 50_000),
+    "frame": maybe(text(most=100)),
 }
 SCALE_COLUMNS = {"ego": 10, "agent": 11, "static": 10, "lane": 12, "limit": 1, "route": 12}  # of vector_spec
 FUTURE_COLUMNS = {"ego_future": 4, "agent_future": 4}
@@ -102,6 +103,13 @@ VECTOR_SPEC = {  # of vector_spec.VectorSpec
     },
 }
 LAYERS, WIDTH = whole(1, 256), whole(1, 1 << 14)
+SCENE_ENCODER = {  # of model.scene_encoder.SceneEncoderConfig
+    "spec": VECTOR_SPEC,
+    **dict.fromkeys(("heads", "layers"), LAYERS),
+    **dict.fromkeys(("hidden", "mixer_tokens", "mixer_channels", "route_tokens", "route_channels"), WIDTH),
+    **dict.fromkeys(("ego_inputs", "route_features"), flag),
+    "dropout": number(0.0, 1.0),
+}
 DENOISER_CONFIG = {  # of model.denoiser.net.DenoiserNetConfig
     "spec": VECTOR_SPEC,
     **dict.fromkeys(("heads", "encoder_layers", "decoder_layers"), LAYERS),

@@ -24,10 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..infra.documents import DocumentError, array, check_fields, flag, number, parse_json, text, whole
+from ..infra.documents import DocumentError, array, check_fields, flag, maybe, number, parse_json, text, whole
 from ..infra.errors import UserError
 from ..infra.files import MODEL_BYTES, open_limited, sha256_of, write_atomic
-from .card import LAYOUT, RENDERED, GraphCard, GraphError, token_capabilities
+from .card import LAYOUT, RENDERED, SCENE_ENCODER, GraphCard, GraphError, token_capabilities
 from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.3"
@@ -53,7 +53,7 @@ FIELDS = {  # of TokenNetConfig in a weights file
     },
     "cameras": COUNT,
     "instants": COUNT,
-    "text_length": whole(1, 4096),
+    "text_length": whole(0, 4096),
     "text_vocabulary": whole(1, 1 << 20),
     "words": array(text(most=100), 0, 1 << 20),
     "ego_scale": array(number(1e-6, 1e6), 3, 3),
@@ -63,7 +63,10 @@ FIELDS = {  # of TokenNetConfig in a weights file
     "plan_value": flag,
     "table_stride": whole(1, 64),
     "refine": {"layers": whole(0, 256), **dict.fromkeys(("own_norm", "own_heads", "own_prompt"), flag)},
+    "images": maybe(flag),
+    "scene": maybe(SCENE_ENCODER),
 }
+LATER_FIELDS = {"images", "scene", "frame"}  # files that lack them have the defaults
 
 
 class CheckpointError(UserError):
@@ -195,20 +198,17 @@ def network_of(make: Callable[[Config], Net], config: Config, tensors: Mapping[s
 
 def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     hints = get_type_hints(kind)
-    unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
+    unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values) - LATER_FIELDS)
     if unknown or missing:
         raise ValueError(f"{kind.__name__} has unknown {unknown} and missing {missing} entries")
-    arguments = {
-        name: _dataclass_of(hints[name], value)
-        if dataclasses.is_dataclass(hints[name])
-        else _value_of(hints[name], value)
-        for name, value in values.items()
-    }
-    return kind(**arguments)
+    return kind(**{name: _value_of(hints[name], value) for name, value in values.items()})
 
 
 def _value_of(kind: Any, value: Any) -> Any:
-    """A list as the tuple that it is in a dataclass, its objects as dataclasses."""
+    """An object as a dataclass, a list as the tuple that it is in a dataclass."""
+    if isinstance(value, dict):
+        of_object = next(each for each in (kind, *get_args(kind)) if dataclasses.is_dataclass(each))
+        return _dataclass_of(of_object, value)
     if not isinstance(value, list):
         return value
     of_entry = get_args(kind)[0]

@@ -26,6 +26,7 @@ from .checkpoint import CheckpointError, copy_parameters, read_tensors
 from .layers import DecoderLayer
 from .token.net import TokenNet
 
+CONDITION = ("route_mixer.", "ego_mlp.", "lead_mlp.", "profile_mlp.")  # of a denoiser's decoder
 WORD_START = "\u0120"  # prefix of a word within a sentence, instead of the space
 SIGLIP_DEFAULTS = {  # what its configuration leaves out
     "hidden_size": 768,
@@ -37,6 +38,20 @@ SIGLIP_DEFAULTS = {  # what its configuration leaves out
     "layer_norm_eps": 1e-6,
     "hidden_act": "gelu_pytorch_tanh",
 }
+
+
+def load_scene_encoder(net: TokenNet, folder: str | Path) -> None:
+    """Loads the encoder and the condition of a denoiser from its folder. Raises CheckpointError for a network that
+    reads no scene, or for weights of other shapes."""
+    path = Path(folder) / "weights.safetensors"
+    if net.config.scene is None:
+        raise CheckpointError(f"{folder} has a scene encoder, but the network reads no scene: leave the weights out")
+    tensors, _ = read_tensors(path)
+    of_encoder = {name.removeprefix("encoder."): each for name, each in tensors.items() if name.startswith("encoder.")}
+    of_decoder = {name.removeprefix("decoder."): each for name, each in tensors.items() if name.startswith("decoder.")}
+    of_condition = {name: each for name, each in of_decoder.items() if name.startswith(CONDITION)}
+    copy_parameters(net.scene_encoder, of_encoder, path)
+    copy_parameters(net.scene_condition, of_condition, path)
 
 
 def load_qwen3(net: TokenNet, folder: str | Path) -> None:

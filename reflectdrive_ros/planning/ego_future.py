@@ -9,13 +9,10 @@ The line is that of the network's own inputs: the first `VectorSpec.route_line_r
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..core import geometry
 from ..core.domain import Array
 from ..core.vector_spec import VectorSpec
 from ..features.vectors import VectorInputs
-from ..scoring.frenet import ROAD_OFFSET_MAX_M, FrenetFrame
+from ..scoring.frenet import ROAD_OFFSET_MAX_M, FrenetFrame, cartesian_poses
 from .denoiser import in_metres, poses_of
 
 
@@ -29,18 +26,6 @@ def reference_line(route_lanes: Array, spec: VectorSpec) -> FrenetFrame:
             "send one that passes the vehicle"
         )
     return line
-
-
-def frenet_poses(poses: Array, line: FrenetFrame) -> Array:
-    """(.., T, 3) of ego poses (.., T, 3): arc length and lateral offset in m along the line, heading relative to it."""
-    along, road_heading = line.to_frenet(poses[..., :2])
-    return np.concatenate([along, geometry.wrap(poses[..., 2] - road_heading)[..., None]], axis=-1)
-
-
-def cartesian_poses(poses: Array, line: FrenetFrame) -> Array:
-    """Inverse of `frenet_poses`."""
-    heading = geometry.wrap(poses[..., 2] + np.interp(poses[..., 0], line.at, line.heading))
-    return np.concatenate([line.to_cartesian(poses[..., :2]), heading[..., None]], axis=-1)
 
 
 def line_of(inputs: VectorInputs, spec: VectorSpec) -> FrenetFrame | None:

@@ -17,6 +17,7 @@ import reflectdrive_kernels as kernels
 
 from ..core import geometry, tokens
 from ..core.domain import Array
+from ..core.tokens import TokenLayout
 
 STEP_M = 1.0  # spacing of the route's samples
 REACH_M = 130.0  # of it, more than a plan is long
@@ -100,6 +101,29 @@ class FrenetFrame:
         forward = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
         left = np.stack([-forward[..., 1], forward[..., 0]], axis=-1)
         return np.asarray(on_route + beyond[..., None] * forward + lateral_m[..., None] * left)
+
+
+def frenet_poses(poses: Array, line: FrenetFrame) -> Array:
+    """(.., T, 3) of ego poses (.., T, 3): arc length and lateral offset in m along the line, heading relative to it."""
+    along, road_heading = line.to_frenet(poses[..., :2])
+    return np.concatenate([along, geometry.wrap(poses[..., 2] - road_heading)[..., None]], axis=-1)
+
+
+def cartesian_poses(poses: Array, line: FrenetFrame) -> Array:
+    """Inverse of `frenet_poses`."""
+    heading = geometry.wrap(poses[..., 2] + np.interp(poses[..., 0], line.at, line.heading))
+    return np.concatenate([line.to_cartesian(poses[..., :2]), heading[..., None]], axis=-1)
+
+
+def points_in_ego_frame(waypoints: Array, layout: TokenLayout, road: FrenetFrame | None) -> Array:
+    """Points (.., P, 2) of the ego frame of waypoints (.., P, A) of tokens. Raises ValueError for a layout in the frame
+    of the route where there is none."""
+    points: Array = waypoints[..., :2]
+    if layout.frame == "ego":
+        return points
+    if road is None:
+        raise ValueError("Observation.route does not pass the vehicle: the network plans relative to the route")
+    return road.to_cartesian(points)
 
 
 def _sample_points(line: Array, at: Array) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import cv2
@@ -17,17 +18,20 @@ import torch
 
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
-from ..data import distance_map, occupancy
+from ..data import cache, distance_map, occupancy
 from ..data.cache import CachedSet, Shape
+from ..data.shards import SetError
 from ..features import images as features
 from ..features.images import PAD, WORDS
+from ..model.scene_encoder import VectorTensors
 from ..model.token.net import TokenNetConfig
 from ..scoring.scorer import SUB_SCORES
-from . import augment
+from . import augment, vector_data
 from .goal_scores import GoalScores
 from .losses import Batch
 from .prompt_cache import PromptCache
 from .settings import DataConfig
+from .vector_data import VectorSet
 
 Made = TypeVar("Made")
 CAMERAS = 3  # of an instant
@@ -52,6 +56,7 @@ class Source:
     prompts: PromptCache | None = None  # likewise; instead of images, with an augmentation of its own
     targets: Array | None = None  # (N, 8, 3) poses in the augmented scenes of `prompts`; None: the expert's
     color_jitter: bool = True
+    vectors: VectorRows | None = None  # of the same scenes, for a network that reads them
 
     def rows(self, step: int) -> Array:
         """(batch,) scenes of a step. One set: every scene once per epoch, in a new order each epoch. Several sets:
@@ -69,7 +74,8 @@ class Source:
         tables = color_tables(len(rows), COLOR_JITTER * self.color_jitter, rng)
         side = np.where(mirror, -1.0, 1.0)[:, None]
         if self.targets is None:
-            targets = scenes.expert[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
+            experts = scenes.expert if layout.frame == "ego" else scenes.expert_on_route
+            targets = experts[rows] * np.stack([np.ones_like(side), side, side], axis=-1)
         else:
             targets = self.targets[rows]
         points = targets[..., : len(layout.axes)]
@@ -86,13 +92,15 @@ class Source:
         text = np.where(mirror[:, None], scenes.text_mirrored[rows], scenes.text[rows])
         text[rng.random(len(rows)) < config.text_dropout] = PADDING
         ego = scenes.ego[rows] * np.concatenate([np.ones_like(side), np.ones_like(side), side], axis=1)
-        agent_cells = np.where(
-            mirror[:, None, None, None], occupancy.mirror(scenes.occupancy[rows]), scenes.occupancy[rows]
-        )
+        agent_cells = scenes.occupancy[rows]
+        if scenes.images:
+            agent_cells = np.where(mirror[:, None, None, None], occupancy.mirror(agent_cells), agent_cells)
         goals, goal_score, sub_scores = self._goals(rows, mirror)
         if self.prompts is None:
             routes, with_route = self._routes(rows, side, rng)
-            images = np.stack([self._images(rows[k], mirror[k], tables[k], black[k], noise[k]) for k in mine])
+            images = np.zeros((len(mine), 0), np.uint8)
+            if scenes.images:
+                images = np.stack([self._images(rows[k], mirror[k], tables[k], black[k], noise[k]) for k in mine])
             keys_values = np.zeros((0, 0), np.float16)
         else:
             routes, with_route = self.prompts.route[rows], self.prompts.with_route[rows]
@@ -119,6 +127,7 @@ class Source:
             has_labels=torch.from_numpy(scenes.known[rows[mine]]),
             masked=config.masked_actions,
             keys_values=torch.from_numpy(keys_values),
+            scene=None if self.vectors is None else self.vectors.tensors(rows[mine], mirror[mine], step),
         )
 
     def _goals(self, rows: Array, mirror: Array) -> tuple[Array, Array, Array]:
@@ -127,7 +136,7 @@ class Source:
             nothing = np.zeros((len(rows), 0, len(SUB_SCORES)), np.float32)
             return np.zeros((len(rows), 0, 2), int), nothing[..., 0], nothing
         goals = self.goal_scores.goals[rows].astype(int)
-        goals[mirror, :, 1] = self.layout.codebook.bins - 1 - goals[mirror, :, 1]
+        goals[mirror, :, 1] = self.layout.axes[1].bins - 1 - goals[mirror, :, 1]
         return goals, self.goal_scores.score[rows], self.goal_scores.sub_scores[rows]
 
     def _routes(self, rows: Array, side: Array, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -158,9 +167,44 @@ class Source:
         return pixels.reshape(count, height, width, 3)
 
     def _distances(self, row: int, mirror: bool) -> Array:
+        if not self.scenes.images:
+            return np.zeros((0, 0), np.int8)
         shard, row_in_shard = self.scenes.location[row]
         distances = np.array(self.scenes.distances[shard][row_in_shard])
         return np.ascontiguousarray(distance_map.mirror(distances)) if mirror else distances
+
+
+@dataclass(frozen=True, eq=False)
+class VectorRows:
+    """Agents, static objects and lanes of the scenes of a prepared set."""
+
+    vectors: VectorSet
+    rows: Array  # (N,) sample of each scene of the prepared set
+    seed: int
+    map_dropout: float = 0.05  # share of scenes without lanes, as for a car that has no map
+
+    def tensors(self, rows: Array, mirror: Array, step: int) -> VectorTensors:
+        """Of the scenes `rows` (B,) of the prepared set, mirrored where `mirror` (B,) is true."""
+        rng = np.random.default_rng([self.seed, 7, step])
+        arrays = vector_data.mirror(self.vectors.arrays(self.rows[rows]), mirror)
+        arrays = vector_data.without_map(arrays, rng.random(len(rows)) < self.map_dropout, self.vectors.spec)
+        arrays["lane_has_limit"] = arrays["lane_has_limit"] > 0.0
+        parts = [torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in VectorTensors._fields]
+        return VectorTensors(*parts)
+
+
+def with_vectors(scenes: CachedSet, vectors: VectorSet, seed: int) -> tuple[CachedSet, VectorRows]:
+    """The scenes that both sets hold and whose route passes the car, and their samples. Raises SetError for none."""
+    named = (vectors.scene_of(index) for index in range(len(vectors)))
+    sample_of = {(each[0].name, each[1]): index for index, each in enumerate(named) if each is not None}
+    files = [Path(note.file).name for note in scenes.notes]
+    places = zip(scenes.location[:, 0].tolist(), scenes.names.tolist(), strict=True)
+    keys = [(files[shard], name.decode()) for shard, name in places]
+    samples = np.array([sample_of.get(key, -1) for key in keys])
+    rows = np.flatnonzero((samples >= 0) & np.isfinite(scenes.expert_on_route).all((1, 2)))
+    if not len(rows):
+        raise SetError("no scene has a route that passes the car: the network plans relative to the route")
+    return cache.select_rows(scenes, rows), VectorRows(vectors, samples[rows], seed)
 
 
 def unknown_sentences(scenes: CachedSet) -> list[str]:
@@ -180,7 +224,7 @@ def shape_of(network: TokenNetConfig) -> Shape:
         height=network.vision.height,
         text_length=network.text_length,
         words=network.words,
-        cameras=network.cameras,
+        cameras=network.cameras if network.images else 0,
         instants=network.instants,
         ego_scale=network.ego_scale,
         route_at_m=network.route_at_m,

@@ -25,7 +25,8 @@ from ..core.domain import Array
 from ..core.vector_spec import VectorSpec
 from ..model.denoiser.net import Context, DenoiserNet
 from ..planning import denoiser
-from ..planning.ego_future import cartesian_poses, reference_line
+from ..planning.ego_future import reference_line
+from ..scoring.frenet import cartesian_poses
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from .plan_changes import PlanModes, sample_offsets
 from .rewards import COLUMNS, PlansOfScene, ScorePool

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from ..data import distance_map
 from ..model.layers import KeysValues
+from ..model.scene_encoder import VectorTensors
 from ..model.token import ops
 from ..model.token.net import PackedOutput, PromptInputs, TokenNet
 from ..scoring.scorer import SUB_SCORES
@@ -72,6 +73,7 @@ class Batch:
     masked: int
     # (B, layers, 2, kv_heads, P, head_dim) float16 of cached prompts; (0, 0) without a cache
     keys_values: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float16))
+    scene: VectorTensors | None = None  # of a network that reads one
 
     @property
     def has_cache(self) -> bool:
@@ -80,7 +82,7 @@ class Batch:
 
     @property
     def inputs(self) -> PromptInputs:
-        return PromptInputs(self.images, self.text, self.ego, self.route)
+        return PromptInputs(self.images, self.text, self.ego, self.route, self.scene)
 
     @property
     def scenes(self) -> tuple[list[int], np.ndarray, np.ndarray]:
@@ -90,12 +92,16 @@ class Batch:
         return rows.tolist(), mirrored, with_route
 
     def to(self, device: torch.device) -> Batch:
-        moved = {name: value.to(device, non_blocking=True) for name, value in vars(self).items() if name != "masked"}
-        return Batch(**moved, masked=self.masked)
+        return self._map(lambda value: value.to(device, non_blocking=True))
 
     def part(self, rank: int, ranks: int) -> Batch:
         """The scenes of one process among several."""
-        return Batch(**{k: v[rank::ranks] for k, v in vars(self).items() if k != "masked"}, masked=self.masked)
+        return self._map(lambda value: value[rank::ranks])
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        tensors = {name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        scene = None if self.scene is None else VectorTensors(*map(change, self.scene))
+        return Batch(**tensors, masked=self.masked, scene=scene)
 
 
 def is_action_parameter(name: str) -> bool:
@@ -127,14 +133,16 @@ class Losses(nn.Module):
         self.net = net
         self.weights = weights
         self.fixed_prompt = trained == "actions"
-        if trained == "decoder":
+        if trained == "decoder" and net.config.images:
             net.vision.requires_grad_(False)
         if self.fixed_prompt:
             for name, parameter in net.named_parameters():
                 parameter.requires_grad_(is_action_parameter(name))
         layout = net.config.layout
+        if layout.frame == "route" and weights.field:
+            raise ValueError("loss.field is a cost of cells of the ego frame: set it to 0 for tokens on the route")
         for axis, (name, (low, high)) in enumerate(zip(("x_cells", "y_cells"), layout.id_ranges, strict=False)):
-            values = layout.codebook.to_values(np.arange(low, high + 1))
+            values = layout.axes[axis].codebook.to_values(np.arange(low, high + 1))
             self.register_buffer(name, torch.from_numpy(distance_map.indices_of(values, axis)), persistent=False)
         self.aux_heads = nn.ModuleList()  # auxiliary perception heads
         if weights.aux_perception:

@@ -68,6 +68,8 @@ def change_actions(actions: Array, offsets: Offsets, layout: TokenLayout) -> Arr
     No plan reverses.
     """
     waypoints = layout.decode(actions)
+    if layout.frame == "route":
+        return layout.clip(layout.encode(_changed_on_route(waypoints, offsets)))
     poses = poses_from_points(waypoints[..., :2])
     path = np.concatenate([np.zeros_like(poses[:, :1]), poses], axis=1)
     length = np.hypot(*np.moveaxis(np.diff(path[..., :2], axis=1), -1, 0))
@@ -79,6 +81,13 @@ def change_actions(actions: Array, offsets: Offsets, layout: TokenLayout) -> Arr
     moved[..., 1] += np.cos(moved[..., 2]) * left_m
     ids = layout.clip(layout.encode(moved[..., : len(layout.axes)]))
     return np.asarray(ids)
+
+
+def _changed_on_route(waypoints: Array, offsets: Offsets) -> Array:
+    """(B, K, P, 2) waypoints (B, P, 2) in the frame of the route, moved by offsets of their P instants."""
+    along_m = np.maximum.accumulate(np.maximum(waypoints[:, None, :, 0] + offsets.along_m, 0.0), axis=2)
+    left_m = offsets.left_m * np.minimum(along_m[..., -1:] / FULL_OFFSET_M, 1.0)
+    return np.stack([along_m, waypoints[:, None, :, 1] + left_m], axis=-1)
 
 
 def _at(path: Array, along: Array, target_m: Array) -> Array:

@@ -27,6 +27,7 @@ from ..data.shards import SceneReader, SetError
 from ..infra.parallel import RestartablePool, Workers
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
+from ..scoring.frenet import points_in_ego_frame
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
 
@@ -81,7 +82,8 @@ class PlanScorer:
         config = Config()
         safety_context = SafetyContext(observation, config)
         waypoints = self.layout.decode(actions)
-        points = postprocess(waypoints[..., :2], scene.ego, self.layout.waypoint_noise_m, safety_context.road)
+        points = points_in_ego_frame(waypoints, self.layout, safety_context.road)
+        points = postprocess(points, scene.ego, self.layout.waypoint_noise_m, safety_context.road)
         points = relax_profiles(points, safety_context)
         headings = token_headings(waypoints, points, self.layout)
         sent = trajectories(points, scene.ego.speed_mps, PLAN_DT_S, safety_context.road, headings)

@@ -26,9 +26,8 @@ def add_self_drafts(net: TokenNet, batch: Batch, scenes: int, temperature: float
     if scenes == 0 or count == 0:
         return batch
     first = slice(0, scenes)
-    drafted = draft(
-        net, PromptInputs(*(part[first] for part in batch.inputs)), batch.clean[first], count, temperature, generator
-    )
+    inputs = batch.inputs.map(lambda part: part[first])
+    drafted = draft(net, inputs, batch.clean[first], count, temperature, generator)
     actions = batch.actions.clone()
     actions[first, batch.masked :] = drafted
     return replace(batch, actions=actions)

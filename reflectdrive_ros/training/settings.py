@@ -12,13 +12,20 @@ from ..core.config import ConfigError, override_from_file, setting
 from ..features import images as features
 from ..model.denoiser import net as denoiser_net
 from ..model.denoiser.net import DenoiserNetConfig
-from ..model.token.net import TokenNetConfig, base_config, drivefine_small_config, small_config
+from ..model.token.net import (
+    TokenNetConfig,
+    base_config,
+    drivefine_small_config,
+    scene_small_config,
+    small_config,
+)
 
 Config = TypeVar("Config", bound="TrainConfig | DiffusionTrainConfig")
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
     "drivefine_small": lambda: drivefine_small_config(features.WORDS),
+    "scene_small": lambda: scene_small_config(features.WORDS),
 }
 
 DENOISERS: Mapping[str, Callable[[], DenoiserNetConfig]] = {
@@ -134,7 +141,7 @@ def check_choices(config: TrainConfig | DiffusionTrainConfig, *named: tuple[str,
 
 
 CREDITS = ("rollout", "drafts", "edits")
-ESTIMATORS = ("tokens", "plans")
+ESTIMATORS = ("tokens", "plans", "scores")
 
 
 @dataclass(frozen=True)
@@ -151,8 +158,8 @@ class RlConfig:
 
     estimator: str = setting(
         "tokens",
-        "of the policy gradient: tokens (sampled rollouts, their exact likelihood) or plans (pairs of smooth changes "
-        "of the most probable plan)",
+        "of the gradient: tokens (sampled rollouts, their exact likelihood), plans (pairs of smooth changes of the "
+        "most probable plan) or scores (the expected score of a choice among smooth changes)",
     )
     goals: int = setting(4, "goals per scene: sampled or, with estimator plans, the most probable", 1, 8)
     drafts: int = setting(3, "rollouts per goal", 1, 64)
@@ -177,8 +184,8 @@ class TrainConfig:
 
     network: str = setting(
         "small",
-        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens; base: 621 M, "
-        "from public weights",
+        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens; scene_small: "
+        "2.6 M, reads the map and objects in place of images; base: 621 M, from public weights",
     )
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)

@@ -17,7 +17,7 @@ from ..model.checkpoint import weight_capabilities
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.rollout import Decoding
 from . import data, train_state, validation
-from .data import Source
+from .data import Source, VectorRows
 from .goal_scores import GoalScores
 from .losses import Batch
 from .prompt_cache import PromptCache
@@ -31,10 +31,11 @@ class PretrainedPaths:
 
     language: Path | None = None  # a Qwen3
     vision: Path | None = None  # a SigLIP2
+    scene: Path | None = None  # a denoiser
 
     @property
     def any_given(self) -> bool:
-        return self.language is not None or self.vision is not None
+        return any(folder is not None for folder in (self.language, self.vision, self.scene))
 
     def fill(self, net: TokenNet) -> None:
         """Raises CheckpointError for weights of other shapes."""
@@ -42,6 +43,8 @@ class PretrainedPaths:
             pretrained.load_qwen3(net, self.language)
         if self.vision is not None:
             pretrained.load_siglip(net, self.vision)
+        if self.scene is not None:
+            pretrained.load_scene_encoder(net, self.scene)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +63,7 @@ class TokenJob:
     goal_scores: GoalScores | None = None  # of goals of the scenes
     prompts: PromptCache | None = None  # of the scenes
     targets: Array | None = None  # plans of a teacher in the scenes of `prompts`
+    vectors: VectorRows | None = None  # of the scenes, for a network that reads them
 
     @property
     def has_validation(self) -> bool:
@@ -81,7 +85,7 @@ class TokenJob:
     def batches(self, first: int, rank: int, ranks: int) -> Generator[Batch]:
         config = self.config
         several = self.goal_scores, self.prompts, self.targets
-        source = Source(self.scenes, config.data, self.network.layout, config.seed, *several)
+        source = Source(self.scenes, config.data, self.network.layout, config.seed, *several, vectors=self.vectors)
         return data.batches(source, first, rank, ranks)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:

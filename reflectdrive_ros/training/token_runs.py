@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.config import ConfigError
 from ..core.domain import Array
+from ..core.vector_spec import VectorSpec
 from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
 from ..infra.cluster import Cluster
@@ -27,6 +28,7 @@ from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
 from . import (
     draft_cache,
+    edit_scores,
     plan_rl,
     prompt_cache,
     refine,
@@ -38,9 +40,10 @@ from . import (
     teacher,
     train_state,
     validation,
+    vector_data,
 )
 from . import goal_scores as goal_scores_of
-from .data import Source, batches, shape_of, unknown_sentences
+from .data import Source, VectorRows, batches, shape_of, unknown_sentences, with_vectors
 from .draft_cache import DraftCache
 from .fabric import launch_fabric
 from .goal_scores import GoalScores
@@ -87,17 +90,22 @@ def train(
         network = _refined_network(init_from, network, config)
     if pretrained_paths.any_given and init_from is not None:
         raise ConfigError(
-            "--init-from another run, or with public weights (--language-weights, --vision-weights): not both"
+            "--init-from another run, or with weights (--language-weights, --vision-weights, --scene-weights): not both"
         )
     fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
     with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
-        scenes, validation_set, about = _prepare(sources, config, shape_of(network), tags, fabric, errors)
+        scenes, validation_set, about = _prepare(
+            sources, config, shape_of(network), network.scene and network.scene.spec, tags, fabric, errors
+        )
         if about_init is not None:
             about["init_from"] = about_init
         if pretrained_paths.any_given:
             pretrained = {kind: folder for kind, folder in vars(pretrained_paths).items() if folder}
             about["public_weights"] = {kind: str(folder.name) for kind, folder in pretrained.items()}
+        vectors = None
+        if network.scene is not None:
+            scenes, vectors = _with_vectors(folders, network, scenes, sources, config.seed, fabric, errors)
         prompts, targets = _prompts(sources, config, network, scenes, fabric, errors)
         if sources.teacher is not None:
             sha256 = train_state.card_of(sources.teacher)["sha256"]
@@ -116,6 +124,7 @@ def train(
             goal_scores=_goal_scores(sources, config, shape_of(network), fabric, errors),
             prompts=prompts,
             targets=targets,
+            vectors=vectors,
         )
         runs.check_same_scenes(sources.out, scenes.key, folders[0].name)
         drafts = _drafts(job, sources, fabric, errors)
@@ -126,6 +135,7 @@ def _prepare(
     sources: RunSources,
     config: TrainConfig,
     shape: Shape,
+    spec: VectorSpec | None,
     tags: Mapping[str, float],
     fabric: Fabric,
     errors: Console,
@@ -149,7 +159,7 @@ def _prepare(
     validation_set = None
     if sources.val:
         limit = config.checkpointing.validation_scenes
-        validation_set = validation.load_validation_set(sources.val, shape, limit, on_damage)
+        validation_set = validation.load_validation_set(sources.val, shape, limit, on_damage, spec)
     if left_out:
         errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
     described = [
@@ -163,6 +173,25 @@ def _prepare(
     return scenes, validation_set, about
 
 
+def _with_vectors(
+    folders: list[Path],
+    network: TokenNetConfig,
+    scenes: CachedSet,
+    sources: RunSources,
+    seed: int,
+    fabric: Fabric,
+    errors: Console,
+) -> tuple[CachedSet, VectorRows]:
+    """The scenes that a network can read the agents and lanes of, and these."""
+    assert network.scene is not None
+    spec = network.scene.spec
+    with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
+        sets = [
+            vector_data.build_vector_set(folder, spec, sources.workers, errors.print, progress) for folder in folders
+        ]
+    return with_vectors(scenes, vector_data.merge(sets, sources.weights), seed)
+
+
 def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric: Fabric, console: Console) -> int:
     """Trains as the type of the settings asks; returns the exit code."""
     config = job.config
@@ -174,8 +203,9 @@ def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric
 
         if isinstance(config, RlTrainConfig):
             with _reward_pool(sources, config, job) as pool:
-                if config.by_plans:
-                    done = plan_rl.train(job, fabric, report, pool, stop)
+                if config.rl.estimator != "tokens":
+                    train_plans = plan_rl.train if config.by_plans else edit_scores.train
+                    done = train_plans(job, fabric, report, pool, stop)
                 else:
                     remote = isinstance(sources.workers, Cluster) and fabric.device.type == "cpu"
                     sample = RolloutPool(sources.workers) if remote else rollouts.sample
@@ -238,7 +268,7 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
 def columns_of(config: TrainConfig) -> tuple[str, ...]:
     """Columns of the log of a run."""
     if isinstance(config, RlTrainConfig):
-        return plan_rl.COLUMNS if config.by_plans else rl.COLUMNS
+        return {"tokens": rl.COLUMNS, "plans": plan_rl.COLUMNS, "scores": edit_scores.COLUMNS}[config.rl.estimator]
     return refine.COLUMNS if isinstance(config, RefineTrainConfig) else sft.COLUMNS
 
 

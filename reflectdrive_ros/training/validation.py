@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ..data import shards
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
+from ..core.vector_spec import VectorSpec
+from ..data import cache, shards
 from ..data.cache import Shape
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..features import images as features
 from ..features.images import ModelInputs
+from ..features.vectors import VectorInputs, vector_inputs
+from ..model.scene_encoder import VectorTensors
 from ..model.token import ops, rollout
 from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.rollout import Decoding
+from ..planning.ego_future import reference_line
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
-from ..scoring.frenet import FrenetFrame
+from ..scoring.frenet import FrenetFrame, points_in_ego_frame
 from ..scoring.scorer import SUB_SCORES, score
 
 BATCH_SCENES = 16  # scenes
@@ -33,21 +39,44 @@ class ValidationSet:
 
     scenes: tuple[DrivingScene, ...]
     inputs: tuple[ModelInputs, ...]
+    vectors: tuple[VectorInputs, ...] = ()  # of a network that reads the scene
 
 
-def load_validation_set(folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None]) -> ValidationSet:
-    """`limit` scenes of a set, spread over its families. Raises SetError if there is none."""
-    scenes, inputs = [], []
-    for scene in shards.read(folder, images=True, limit=limit, on_damage=on_damage):
+def load_validation_set(
+    folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None], spec: VectorSpec | None = None
+) -> ValidationSet:
+    """`limit` scenes of a set, spread over its families; `spec`: of the vectors of a network that reads the scene.
+    Raises SetError if there is none."""
+    scenes, inputs, vectors = [], [], []
+    for scene in shards.read(folder, images=shape.cameras > 0, limit=limit, on_damage=on_damage):
         try:
-            inputs.append(features.model_inputs(scene.observation(), shape.spec))
+            read = features.model_inputs(scene.observation(), shape.spec)
+            if spec is not None:
+                of_scene = vector_inputs(scene.observation(vectors=True), spec)
+                reference_line(of_scene.route_lanes, spec)  # raises for a scene off its route
+                vectors.append(of_scene)
         except ValueError as fault:
             on_damage(f"{folder}: scene {scene.name} is left out: {fault}")
             continue
+        inputs.append(read)
         scenes.append(replace(scene, cameras=()))
     if not scenes:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
-    return ValidationSet(tuple(scenes), tuple(inputs))
+    return ValidationSet(tuple(scenes), tuple(inputs), tuple(vectors))
+
+
+def plan_of_expert(scene: DrivingScene, layout: TokenLayout) -> Array:
+    """(P, A) the expert's waypoints in the frame of the layout."""
+    poses = scene.expert if layout.frame == "ego" else cache.on_route(scene.expert, scene.route)
+    return poses[:, : len(layout.axes)]
+
+
+def vector_tensors(vectors: Sequence[VectorInputs], device: torch.device) -> VectorTensors:
+    """A batch of scenes."""
+    names = VectorTensors._fields
+    return VectorTensors(
+        *(torch.from_numpy(np.stack([getattr(each, n) for each in vectors])).to(device) for n in names)
+    )
 
 
 @torch.no_grad()
@@ -68,7 +97,9 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         inputs_of_batch, scenes = dataset.inputs[some], dataset.scenes[some]
         parts = zip(*(each.arrays.values() for each in inputs_of_batch), strict=True)
         inputs = PromptInputs(*(torch.from_numpy(np.stack(part)).to(device) for part in parts))
-        experts = np.stack([scene.expert[:, : len(layout.axes)] for scene in scenes])
+        if dataset.vectors:
+            inputs = inputs._replace(scene=vector_tensors(dataset.vectors[some], device))
+        experts = np.stack([plan_of_expert(scene, layout) for scene in scenes])
         clean = net.config.clamp_to_range(torch.from_numpy(layout.encode(experts).astype(np.int64)).to(device))
         hidden = ops.mask_free(clean, layout)
         predicted = net.packed_logits(inputs, hidden[:, None])[:, 0, free].argmax(-1)
@@ -78,9 +109,11 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         for k, scene in enumerate(scenes):
             road = FrenetFrame.of(scene.route)
             waypoints = np.concatenate([drafts[k], plans[k]])
-            points = postprocess(waypoints[..., :2], scene.ego, layout.waypoint_noise_m, road)
+            points = points_in_ego_frame(waypoints, layout, road)
+            points = postprocess(points, scene.ego, layout.waypoint_noise_m, road)
             card = score(scene.scored(), waypoint_poses(points, road, token_headings(waypoints, points, layout)))
-            error = np.hypot(*np.moveaxis(plans[k, 0, :, :2] - experts[k, :, :2], -1, 0))
+            driven = points_in_ego_frame(plans[k, 0], layout, road)
+            error = np.hypot(*np.moveaxis(driven - scene.expert[:, :2], -1, 0))
             row = {
                 "pdms": 100.0 * card.score[1],
                 **{name: 100.0 * getattr(card, name)[1] for name in SUB_SCORES},

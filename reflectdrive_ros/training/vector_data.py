@@ -28,8 +28,9 @@ from ..data.scene import NOW, DrivingScene
 from ..data.shards import ShardNote
 from ..features.vectors import agent_order, vector_inputs
 from ..infra.parallel import Workers
-from ..planning.ego_future import frenet_poses, line_of, reference_line
+from ..planning.ego_future import line_of, reference_line
 from ..planning.postprocess.waypoints import interpolate
+from ..scoring.frenet import frenet_poses
 
 FORMAT = 2
 NAMES = "names.npy"  # file of the names of a shard's samples

@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.vector_spec import Normalization, VectorSpec
+from ...core.vector_spec import SMALL_SPEC, VectorSpec
 from .. import scene_encoder
 from ..scene_encoder import (
     POSE,
@@ -98,16 +98,7 @@ def base_config() -> DenoiserNetConfig:
 def small_config() -> DenoiserNetConfig:
     """2.5 M parameters; trains on a CPU and drives there."""
     return DenoiserNetConfig(
-        VectorSpec(
-            agents=20,
-            lanes=40,
-            route_lanes=12,
-            route_line_rows=3,
-            predicted_agents=6,
-            future_steps=40,
-            ego_frenet=True,
-            normalization=Normalization(ego_future_mean=(20.0, 0.0, 1.0, 0.0), ego_future_std=(12.0, 1.0, 0.2, 0.2)),
-        ),
+        SMALL_SPEC,
         hidden=128,
         heads=4,
         encoder_layers=2,

@@ -31,6 +31,7 @@ inference (`rollout`), equal to 1e-5. `checkpoint.save` and `load` store all thi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -38,8 +39,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.tokens import AXES, DRIVEFINE, TokenLayout
+from ...core.tokens import AXES, DRIVEFINE, ROUTE_FRAME, TokenLayout
+from ...core.vector_spec import SMALL_SPEC
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig, rotary_tables
+from ..scene_encoder import Encoder, SceneCondition, SceneEncoderConfig, VectorTensors, features_of_route, normalize
 from ..vision import Projector, VisionConfig, VisionEncoder
 from .axis import SplineHead, TableHead, make_embedding, make_head
 from .moe import RefineConfig, RefineExpert
@@ -67,8 +70,12 @@ class TokenNetConfig:
     plan_value: bool = False  # whether it predicts the driving score of a finished plan
     table_stride: int = 1  # bins per row of the tables of the axes; above 1 the rows between are interpolated
     refine: RefineConfig = field(default_factory=RefineConfig)
+    images: bool = True  # whether it reads cameras
+    scene: SceneEncoderConfig | None = None  # of the agents, static objects and lanes that it reads
 
     def __post_init__(self) -> None:
+        if not self.images and self.scene is None:
+            raise ValueError("TokenNetConfig.images is false and scene is not set, expected one of them")
         if self.instants % self.vision.frames:
             raise ValueError(f"TokenNetConfig.instants is {self.instants}, expected a multiple of vision.frames")
         if len(self.words) > self.text_vocabulary:
@@ -83,7 +90,7 @@ class TokenNetConfig:
 
     @property
     def image_count(self) -> int:
-        return self.cameras * self.instants
+        return self.cameras * self.instants * self.images
 
     @property
     def prompt_length(self) -> int:
@@ -92,7 +99,8 @@ class TokenNetConfig:
     @property
     def non_image_length(self) -> int:
         """Tokens of the prompt that are no images."""
-        return self.text_length + EGO_VALUES + len(self.route_at_m)
+        scene = 0 if self.scene is None else self.scene.elements + 1
+        return self.text_length + EGO_VALUES + scene + len(self.route_at_m)
 
     @property
     def cached_layers(self) -> int:
@@ -116,6 +124,23 @@ def drivefine_small_config(words: tuple[str, ...]) -> TokenNetConfig:
     return replace(small_config(words), layout=DRIVEFINE, table_stride=7)
 
 
+def scene_small_config(words: tuple[str, ...]) -> TokenNetConfig:
+    """A network that reads agents, static objects, lanes and the route, and no images: 2.6 M parameters."""
+    return TokenNetConfig(
+        transformer=TransformerConfig(128, 4, 4, 4, 32, 256, 256),
+        text_length=0,
+        words=words,
+        route_at_m=(),
+        layout=ROUTE_FRAME,
+        goal_hidden=64,
+        images=False,
+        scene=SceneEncoderConfig(
+            SMALL_SPEC, 128, 4, 2, mixer_tokens=8, mixer_channels=64, route_tokens=16, ego_inputs=True,
+            route_features=True, dropout=0.0,
+        ),
+    )  # fmt: skip
+
+
 def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
     """Qwen3-0.6B with SigLIP2-base-patch16-256 and an action FFN of width 1024: 776 M parameters.
 
@@ -132,12 +157,18 @@ def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:
 
 
 class PromptInputs(NamedTuple):
-    """The network's inputs of B scenes, in the order of `features.images.ModelInputs`."""
+    """The network's inputs of B scenes. `scene` is that of a network with `TokenNetConfig.scene`."""
 
     images: Tensor  # (B, instants * cameras, H, W, 3) uint8, oldest instant first, each left to right
     text: Tensor  # (B, text_length) int64
     ego: Tensor  # (B, 3) float32, speed, acceleration and yaw rate over their scales
     route: Tensor  # (B, points, 2) int64 ids of x and y, the mask where the route is unknown
+    scene: VectorTensors | None = None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> PromptInputs:
+        """The inputs after `change` of each tensor."""
+        scene = None if self.scene is None else VectorTensors(*map(change, self.scene))
+        return PromptInputs(*(change(part) for part in self[:4]), scene)  # type: ignore[arg-type]
 
 
 class PackedOutput(NamedTuple):
@@ -166,10 +197,11 @@ class TokenNet(nn.Module):
         super().__init__()
         self.config = config
         width = config.transformer.width
-        self.vision = VisionEncoder(config.vision)
-        self.projector = Projector(config.vision, width)
-        self.camera = nn.Parameter(torch.empty(config.cameras, width))
-        self.instant = nn.Parameter(torch.empty(config.instants // config.vision.frames, width))
+        if config.images:
+            self.vision = VisionEncoder(config.vision)
+            self.projector = Projector(config.vision, width)
+            self.camera = nn.Parameter(torch.empty(config.cameras, width))
+            self.instant = nn.Parameter(torch.empty(config.instants // config.vision.frames, width))
         self.embed_tokens = nn.Embedding(config.text_vocabulary, width)
         self.ego = nn.Sequential(
             nn.Linear(EGO_VALUES * (1 + 2 * FOURIER_OCTAVES), width), nn.SiLU(), nn.Linear(width, EGO_VALUES * width)
@@ -196,6 +228,11 @@ class TokenNet(nn.Module):
             self.plan_value_hidden = nn.Linear(3 * width, config.goal_hidden)
             self.plan_value_head = nn.Linear(config.goal_hidden, 1)
 
+        if config.scene is not None:
+            self.scene_encoder = Encoder(config.scene)
+            self.scene_condition = SceneCondition(config.scene)
+            self.scene_projection = nn.Linear(config.scene.hidden, width)
+
         if config.refine.layers:
             self.refiner = RefineExpert(config.refine, config.transformer, layout, config.table_stride)
 
@@ -207,7 +244,7 @@ class TokenNet(nn.Module):
 
     def initialise(self, generator: torch.Generator) -> None:
         """Random weights from a seed: normal, smaller for residual outputs, smooth over bins in the tables."""
-        layers = {self.vision: len(self.vision.layers), self: len(self.layers)}
+        depths = {"vision": len(self.vision.layers)} if self.config.images else {}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if name.endswith(("bias", "value_head.weight")):  # all goals and plans are as good to begin with
@@ -219,13 +256,13 @@ class TokenNet(nn.Module):
                 elif name.removesuffix("_head.weight").removeprefix("goal_") in AXES:
                     parameter.copy_(0.3 * parameter.shape[1] ** -0.5 * smooth_rows(parameter, generator))
                 else:
-                    fan_in = parameter[0].numel()
+                    fan_in = math.prod(parameter.shape[1:])
                     table = name in ("camera", "instant", "slot", "route_position") or (
                         "embed" in name and parameter.dim() == 2
                     )
                     scale = 0.5 if table else fan_in**-0.5
                     if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")):
-                        depth = layers[self.vision] if name.startswith("vision.") else layers[self]
+                        depth = depths.get(name.partition(".")[0], len(self.layers))
                         scale *= (2 * depth) ** -0.5 if "layers" in name else 1.0
                     parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
             if self.config.refine.layers:
@@ -352,10 +389,12 @@ class TokenNet(nn.Module):
 
     def prompt(self, inputs: PromptInputs) -> Tensor:
         """(B, P, width): images, words, ego state, route."""
-        images, text, ego, route = inputs
+        images, text, ego, route, scene = inputs
+        if not self.config.images:
+            return self.build_prompt(None, text, ego, route, scene)
         if images.shape[1] != self.config.image_count:
             raise ValueError(f"images has {images.shape[1]} images, expected {self.config.image_count}")
-        return self.build_prompt(self.encode_images(images), text, ego, route)
+        return self.build_prompt(self.encode_images(images), text, ego, route, scene)
 
     def encode_images(self, images: Tensor) -> Tensor:
         """Features (B, S, cameras, tokens, width) of images (B, S * frames * cameras, H, W, 3).
@@ -371,13 +410,30 @@ class TokenNet(nn.Module):
         """Features (N, tokens, width) of views (N, frames, H, W, 3), each of one camera, oldest image first."""
         return self.projector(self.vision(views))  # type: ignore[no-any-return]
 
-    def build_prompt(self, features: Tensor, text: Tensor, ego: Tensor, route: Tensor) -> Tensor:
-        """Prompt (B, P, width) of features (B, instants / frames, cameras, tokens, width), oldest first, text, ego
-        and route.
-        """
-        ego_tokens = torch.unflatten(self.ego(fourier_features(ego).to(features.dtype)), -1, (EGO_VALUES, -1))
-        parts = [self.image_tokens(features), self.embed_tokens(text), ego_tokens, self.route_tokens(route)]
+    def build_prompt(
+        self, features: Tensor | None, text: Tensor, ego: Tensor, route: Tensor, scene: VectorTensors | None = None
+    ) -> Tensor:
+        """Prompt (B, P, width) of features (B, instants / frames, cameras, tokens, width), oldest first, text, ego,
+        scene and route; without features of a network without images."""
+        words = self.embed_tokens(text)
+        ego_tokens = torch.unflatten(self.ego(fourier_features(ego).to(words.dtype)), -1, (EGO_VALUES, -1))
+        parts = [words, ego_tokens, self.route_tokens(route)]
+        if features is not None:
+            parts.insert(0, self.image_tokens(features))
+        if scene is not None:
+            parts.insert(-1, self.scene_tokens(scene))
         return torch.cat(parts, 1)
+
+    def scene_tokens(self, scene: VectorTensors) -> Tensor:
+        """(B, elements + 1, width) one token per element, then one for the route and the ego's motion."""
+        config = self.config.scene
+        if config is None:
+            raise ValueError("the network reads no scene")
+        normal, features = normalize(scene, config.spec.normalization), features_of_route(scene, config)
+        elements = self.scene_encoder(normal, features.elements)
+        condition = self.scene_condition(normal, features)
+        tokens: Tensor = self.scene_projection(torch.cat([elements, condition[:, None]], 1))
+        return tokens
 
     def route_tokens(self, route: Tensor) -> Tensor:
         """The prompt's route tokens (B, points, width) of ids (B, points, 2)."""

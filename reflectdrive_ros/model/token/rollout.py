@@ -122,12 +122,12 @@ def prefill_goal_from_output(
     layout, device = net.config.layout, out.hidden.device
     (x_low, _), (y_low, y_high) = layout.id_ranges[:2]
     y_ids = torch.arange(y_low, y_high + 1, device=device)
-    bin_m = layout.codebook.bin_m
+    x_bin_m, y_bin_m = (axis.bin for axis in layout.axes[:2])
     x_logits = net.goal_x_logits(out)
     indices = ops.likely_x_indices(x_logits)
     x_log_probs, x_ids = x_logits.log_softmax(-1).gather(-1, indices), x_low + indices
     cells, log_probs, valid = ops.choose_goals(
-        x_log_probs, net.goal_y_logits(out, x_ids), bin_m * x_ids, bin_m * y_ids, rules.for_search, spacing_m
+        x_log_probs, net.goal_y_logits(out, x_ids), x_bin_m * x_ids, y_bin_m * y_ids, rules.for_search, spacing_m
     )
     goals = torch.stack([x_ids.gather(-1, cells[..., 0]), y_low + cells[..., 1]], -1)
     actions = ops.goal_sequences(goals, layout)

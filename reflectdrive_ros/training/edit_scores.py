@@ -1,0 +1,194 @@
+"""Drafts and edits trained by the expected score of a choice among plans.
+
+Imitation shows one plan per scene, and a sampled token changes one waypoint by itself. Here the plan that the car would
+drive is decoded greedily, before and after its edits, and smooth variants of both (`plan_changes`) are scored in the
+recorded future. With the K plans x_k of a scene and their scores r_k the loss of a distribution q over plans is
+
+    L = 1 - sum_k p_k r_k,    p_k = q(x_k)^(1 / TEMPERATURE) / sum_j q(x_j)^(1 / TEMPERATURE)
+
+one minus the expected score of a choice among them, with an exact gradient. The plan itself is among the K, so that
+leaving it as it is is an answer. Of the draft, log q sums the log-probabilities of the goal, in the fully masked
+sequence, and of the tokens that each round wrote, in the states of the greedy draft. Of an edit it sums those of all
+tokens that edits may replace, given the complete draft. Both train the whole network.
+
+The decision among goals and the supervised anchor are those of `plan_policy`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
+from ..model.token import ops
+from ..model.token.net import TokenNet
+from ..model.token.ops import GoalRules
+from . import plan_policy, trainer
+from .losses import Batch, Losses, expected_goal_loss
+from .plan_changes import change_actions, sample_offsets
+from .plan_policy import RL_MODES, GreedyPlans
+from .rewards import COLUMNS as REWARDS
+from .rewards import RewardPool
+from .rollouts import draft_rounds_of
+from .settings import LossConfig, RlConfig, RlTrainConfig
+from .token_job import TokenJob
+from .train_state import Progress
+from .trainer import Clock, Reporter, Trainer
+
+TEMPERATURE = 4.0  # of q; a plan has 16 tokens
+METRICS = ("draft", "edit", "decision", "anchor")
+PANEL = (*(f"reward_{name}" for name in REWARDS), "drafted", "best", "edits_per_plan")
+COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
+
+
+@dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
+class ScoredPlans:
+    """The decoding of B scenes, and plans of them with their scores."""
+
+    goals: Tensor  # (B, G, 2) int64
+    valid: Tensor  # (B, G) bool
+    goal_reward: Tensor  # (B, G) float32, score of the finished plan to each goal
+    states: Tensor  # (B, D + 1, T) int64 of the most probable goal's plan, before each draft round and after the last
+    plans: Tensor  # (B, K, T) int64
+    score: Tensor  # (B, K) float32, 0 to 1
+
+
+def train(
+    job: TokenJob,
+    fabric: Fabric,
+    reporter: Reporter,
+    rewards: RewardPool,
+    stop: Callable[[], bool],
+    clock: Clock = time.monotonic,
+) -> Progress:
+    """As `rl.train`, with `rl.estimator: scores`."""
+    config = job.config
+    assert isinstance(config, RlTrainConfig)
+    rules = job.decoding.goals.for_search
+
+    def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
+        return ScoreLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained)
+
+    loop, progress = trainer.begin(job, fabric, reporter, make_losses)
+    return loop.run(progress, _Steps(loop, config, rewards, rules), COLUMNS, stop, clock)
+
+
+class ScoreLosses(Losses):
+    """The network with the loss of expected scores, and the supervised losses of its anchor."""
+
+    def __init__(
+        self,
+        net: TokenNet,
+        weights: LossConfig,
+        config: RlConfig,
+        rules: GoalRules,
+        generator: torch.Generator,
+        trained: str = "all",
+    ) -> None:
+        super().__init__(net, weights, generator, trained)
+        self.config, self.rules = config, rules
+
+    def forward(self, batch: Batch, scored: ScoredPlans) -> dict[str, Tensor]:  # type: ignore[override]
+        """Scalars `loss` and METRICS."""
+        config, net, layout = self.config, self.net, self.net.config.layout
+        goal_states = ops.goal_sequences(scored.goals, layout)
+        sequences = torch.cat([batch.actions, scored.states, goal_states], 1)
+        out = net.forward_packed(batch.inputs, sequences)
+        first, drafts = batch.actions.shape[1], scored.states.shape[1]
+        supervised = self.supervised_losses(batch, out.first(first))
+
+        log_probs = out.logits[:, first : first + drafts].log_softmax(-1)
+        of_goal = self.goal_log_probs(out, scored.plans[..., list(layout.goal)])
+        written = scored.states[:, 1:] != scored.states[:, :-1]
+        of_draft = of_goal + plan_log_probs(log_probs[:, :-1], scored.plans, written)
+        editable = ops.editable_positions(layout, written.device).expand(len(written), 1, -1)
+        of_edit = plan_log_probs(log_probs[:, -1:], scored.plans, editable)
+        losses = {
+            "draft": expected_goal_loss(of_draft / TEMPERATURE, scored.score),
+            "edit": expected_goal_loss(of_edit / TEMPERATURE, scored.score),
+        }
+        value = net.goal_value(out.hidden[:, first + drafts :])
+        chosen = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
+        chance = torch.where(scored.valid, chosen, ops.EXCLUDED).softmax(-1)
+        losses["decision"] = 1.0 - (chance * scored.goal_reward).sum(-1).mean()
+        losses["anchor"] = supervised["loss"]
+        total = (
+            losses["draft"] + losses["edit"] + config.decision * losses["decision"] + config.anchor * losses["anchor"]
+        )
+        return {"loss": total, **{name: each.detach().float() for name, each in losses.items()}}
+
+
+def plan_log_probs(log_probs: Tensor, plans: Tensor, counted: Tensor) -> Tensor:
+    """(B, K) sums over S states of the log-probabilities of the tokens of plans (B, K, T) that count there, `counted`
+    (B, S, T) bool; log_probs (B, S, T, bins)."""
+    total = log_probs.new_zeros(plans.shape[:2])
+    for state in range(log_probs.shape[1]):
+        of_tokens = log_probs[:, state].gather(-1, plans.transpose(1, 2))  # (B, T, K)
+        total = total + (of_tokens * counted[:, state, :, None]).sum(1)
+    return total
+
+
+@dataclass(eq=False)
+class _Steps:
+    loop: Trainer
+    config: RlTrainConfig
+    rewards: RewardPool
+    rules: GoalRules
+
+    def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
+        """One step; COLUMNS."""
+        loop, layout = self.loop, self.loop.net.config.layout
+        rng = np.random.default_rng([self.config.seed, 6, step, loop.fabric.global_rank])
+        with loop.fabric.autocast():
+            greedy: GreedyPlans = loop.losses.run_unsharded(
+                lambda net: plan_policy.decode_greedily(net, batch, self.rules, self.config.rl)
+            )
+        scored, panel = self._score(batch, greedy, layout, rng)
+        losses = loop.model(batch, scored)
+        norm = loop.update(losses, batch, step, {"states": scored.states})
+        values = [losses[name].detach().float() for name in ("loss", *METRICS)]
+        return torch.stack([*values, *panel, norm])
+
+    def _score(
+        self, batch: Batch, greedy: GreedyPlans, layout: TokenLayout, rng: np.random.Generator
+    ) -> tuple[ScoredPlans, list[Tensor]]:
+        """The plans with their scores, and PANEL of the step in percent."""
+        drafts, device = draft_rounds_of(layout), batch.ego.device
+        first = greedy.states[:, :, 0].cpu().numpy()
+        finished = greedy.plans.cpu().numpy()
+        around = [first[:, drafts], first[:, -1]]
+        pairs = self.config.plans.plans // len(around)
+        parts = [finished, around[0][:, None], *(_variants(each, pairs, layout, rng) for each in around)]
+        plans = np.concatenate(parts, axis=1)
+        rewards = torch.as_tensor(self.rewards.score(*batch.scenes, plans), device=device)
+        goals = finished.shape[1]
+        keep = [0, *range(goals, plans.shape[1])]  # the other goals' plans are far from the draft's states
+        scored = ScoredPlans(
+            goals=greedy.goals,
+            valid=greedy.valid,
+            goal_reward=rewards[:, :goals, 0],
+            states=greedy.states[:, : drafts + 1, 0],
+            plans=torch.as_tensor(plans[:, keep], device=device).long(),
+            score=rewards[:, keep, 0],
+        )
+        edits = (first[:, drafts + 1 :] != first[:, drafts:-1]).sum((1, 2)).mean()
+        panel = [
+            *(100.0 * rewards[:, 0].mean(0)),
+            100.0 * rewards[:, goals, 0].mean(),
+            100.0 * rewards[..., 0].amax(1).mean(),
+            torch.tensor(float(edits), device=device),
+        ]
+        return scored, panel
+
+
+def _variants(plans: Array, pairs: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, 2 pairs, T) smooth variants of plans (B, T), in opposite pairs."""
+    offsets = sample_offsets(len(plans), pairs, layout.points, rng, RL_MODES)
+    return np.concatenate([change_actions(plans, each, layout) for each in (offsets, offsets.opposite)], axis=1)
