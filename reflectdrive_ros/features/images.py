@@ -22,7 +22,9 @@ import numpy as np
 from ..core import geometry
 from ..core.domain import Array, CameraFrame, Command, EgoState, Observation
 from ..core.tokens import Codebook
+from ..core.vector_spec import VectorSpec
 from .cameras import Camera
+from .vectors import VectorInputs, vector_inputs
 
 PAIR_INTERVAL_S, PAIR_TOLERANCE_S = 0.5, 0.12  # age of the older camera instant: networks are trained on such pairs
 MAX_CHARACTERS = 300  # of an instruction; longer texts are cut
@@ -87,6 +89,7 @@ class InputSpec:
     route_at_m: tuple[float, ...] = ()  # how far along the route its points lie
     codebook: Codebook = field(default_factory=Codebook)  # of the route's ids
     rig: tuple[Camera, ...] = ()  # the cameras of the training, left to right; empty: unknown
+    vectors: VectorSpec | None = None  # of agents and lanes; None: the network reads no scene
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +101,11 @@ class ModelInputs:
     ego: Array  # (3,) float32 speed, acceleration, yaw rate over their scales
     route: Array  # (R, 2) int64 ids of x and y, the mask where the route is unknown
     notes: tuple[str, ...] = ()  # sentences on inputs that were changed
+    scene: VectorInputs | None = None  # agents and lanes, of a network that reads them
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The network's inputs by name, in their order."""
+        """The network's inputs by name, in their order, without the scene."""
         return {"images": self.images, "text": self.text, "ego": self.ego, "route": self.route}
 
 
@@ -112,7 +116,9 @@ def model_inputs(observation: Observation, spec: InputSpec) -> ModelInputs:
     images = np.array([_resize(frame, spec) for frame in frames], np.uint8)
     images = images.reshape(-1, spec.height, spec.width, 3)
     route = encode_route(route_ahead(observation.route, spec.route_at_m), spec.codebook)
-    return ModelInputs(images, text, _ego(observation.ego, spec), route, (*about_images, *about_text))
+    scene = None if spec.vectors is None else vector_inputs(observation, spec.vectors)
+    notes = (*about_images, *about_text, *(() if scene is None else scene.notes))
+    return ModelInputs(images, text, _ego(observation.ego, spec), route, notes, scene)
 
 
 def instruction_text(observation: Observation) -> str:

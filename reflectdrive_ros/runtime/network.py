@@ -409,14 +409,16 @@ def synthetic_inputs(network: Network) -> ModelInputs:
         for k in range(spec.instants * spec.cameras)
         for colour in range(3)
     ]
-    images: Array = np.moveaxis(np.array(waves).reshape(-1, 3, spec.height, spec.width), 1, -1).astype(np.uint8)
+    images: Array = np.array(waves).reshape(-1, 3, spec.height, spec.width)
+    images = np.moveaxis(images, 1, -1).astype(np.uint8)
     ids, _ = spec.tokenizer.encode("follow limit 50")
     text = np.full(spec.text_length, spec.tokenizer.pad_id, np.int64)
     text[: len(ids)] = ids[: spec.text_length]
     ego = np.array([8.0 / spec.ego_scale[0], 0.0, 0.0], np.float32)
     straight = np.array([[0.0, 0.0, 0.0], [100.0, 0.0, 0.0]])
     route = encode_route(route_ahead(straight, spec.route_at_m), spec.codebook)
-    return ModelInputs(images, text, ego, route)
+    scene = None if spec.vectors is None else synthetic_vectors(spec.vectors)
+    return ModelInputs(images, text, ego, route, scene=scene)
 
 
 def synthetic_vectors(spec: VectorSpec) -> VectorInputs:

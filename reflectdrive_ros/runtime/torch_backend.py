@@ -19,6 +19,7 @@ from ..features.cameras import rig
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
 from ..model.layers import KeysValues
+from ..model.scene_encoder import VectorTensors
 from ..model.token import ops, rollout
 from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
 from ..model.token.net import PromptInputs, TokenNet
@@ -67,12 +68,13 @@ class TorchNetwork:
             config.vision.height,
             config.text_length,
             tokenizer or WordTokenizer(config.words),
-            config.cameras,
+            config.cameras if config.images else 0,
             config.instants,
             config.ego_scale,
             config.route_at_m,
             config.layout.codebook,
-            canonical if len(canonical) == config.cameras else (),
+            canonical if config.images and len(canonical) == config.cameras else (),
+            None if config.scene is None else config.scene.spec,
         )
 
     @staticmethod
@@ -149,14 +151,14 @@ class TorchNetwork:
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:
-        images, *others = inputs.arrays.values()
-        return self._net.build_prompt(
-            torch.cat(self._feature_cache(images), 1), *(self._batch(part) for part in others)
-        )
+        tensors = self.tensors(inputs)
+        features = torch.cat(self._feature_cache(inputs.images), 1) if self._net.config.images else None
+        return self._net.build_prompt(features, *tensors[1:])
 
     def tensors(self, inputs: ModelInputs) -> PromptInputs:
         """A batch of one on the device."""
-        return PromptInputs(*(self._batch(part) for part in inputs.arrays.values()))
+        scene = None if inputs.scene is None else VectorTensors(*map(self._batch, inputs.scene.arrays.values()))
+        return PromptInputs(*(self._batch(part) for part in inputs.arrays.values()), scene)
 
     def _batch(self, array: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]

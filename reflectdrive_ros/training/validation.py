@@ -18,7 +18,7 @@ from ..data.scene import DrivingScene
 from ..data.shards import SetError
 from ..features import images as features
 from ..features.images import ModelInputs
-from ..features.vectors import VectorInputs, vector_inputs
+from ..features.vectors import VectorInputs
 from ..model.scene_encoder import VectorTensors
 from ..model.token import ops, rollout
 from ..model.token.net import PromptInputs, TokenNet
@@ -39,7 +39,6 @@ class ValidationSet:
 
     scenes: tuple[DrivingScene, ...]
     inputs: tuple[ModelInputs, ...]
-    vectors: tuple[VectorInputs, ...] = ()  # of a network that reads the scene
 
 
 def load_validation_set(
@@ -47,14 +46,13 @@ def load_validation_set(
 ) -> ValidationSet:
     """`limit` scenes of a set, spread over its families; `spec`: of the vectors of a network that reads the scene.
     Raises SetError if there is none."""
-    scenes, inputs, vectors = [], [], []
+    scenes, inputs = [], []
+    input_spec = replace(shape.spec, vectors=spec)
     for scene in shards.read(folder, images=shape.cameras > 0, limit=limit, on_damage=on_damage):
         try:
-            read = features.model_inputs(scene.observation(), shape.spec)
-            if spec is not None:
-                of_scene = vector_inputs(scene.observation(vectors=True), spec)
-                reference_line(of_scene.route_lanes, spec)  # raises for a scene off its route
-                vectors.append(of_scene)
+            read = features.model_inputs(scene.observation(vectors=spec is not None), input_spec)
+            if spec is not None and read.scene is not None:
+                reference_line(read.scene.route_lanes, spec)  # raises for a scene off its route
         except ValueError as fault:
             on_damage(f"{folder}: scene {scene.name} is left out: {fault}")
             continue
@@ -62,7 +60,7 @@ def load_validation_set(
         scenes.append(replace(scene, cameras=()))
     if not scenes:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
-    return ValidationSet(tuple(scenes), tuple(inputs), tuple(vectors))
+    return ValidationSet(tuple(scenes), tuple(inputs))
 
 
 def plan_of_expert(scene: DrivingScene, layout: TokenLayout) -> Array:
@@ -97,8 +95,9 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         inputs_of_batch, scenes = dataset.inputs[some], dataset.scenes[some]
         parts = zip(*(each.arrays.values() for each in inputs_of_batch), strict=True)
         inputs = PromptInputs(*(torch.from_numpy(np.stack(part)).to(device) for part in parts))
-        if dataset.vectors:
-            inputs = inputs._replace(scene=vector_tensors(dataset.vectors[some], device))
+        vectors = [each.scene for each in inputs_of_batch if each.scene is not None]
+        if vectors:
+            inputs = inputs._replace(scene=vector_tensors(vectors, device))
         experts = np.stack([plan_of_expert(scene, layout) for scene in scenes])
         clean = net.config.clamp_to_range(torch.from_numpy(layout.encode(experts).astype(np.int64)).to(device))
         hidden = ops.mask_free(clean, layout)

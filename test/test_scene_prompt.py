@@ -1,0 +1,159 @@
+"""Token networks that read the scene, and tokens in the frame of the route."""
+
+
+import denoiser_cases
+import numpy as np
+import pytest
+import torch
+from tiny_net import random_actions, tiny_inputs, tiny_net
+
+from reflectdrive_ros.core.tokens import ROUTE_FRAME, Axis, TokenLayout
+from reflectdrive_ros.core.vector_spec import VectorSpec
+from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model.scene_encoder import SceneEncoderConfig
+from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.scoring.frenet import FrenetFrame, points_in_ego_frame
+from reflectdrive_ros.training.edit_scores import plan_log_probs
+from reflectdrive_ros.training.plan_changes import PlanModes, change_actions, offsets_of
+
+SPEC = VectorSpec(
+    agents=3, static_objects=2, lanes=4, route_lanes=4, route_line_rows=2, predicted_agents=2, ego_frenet=True
+)
+SCENE = SceneEncoderConfig(
+    SPEC, 16, 2, 1, mixer_tokens=4, mixer_channels=8, route_tokens=4, route_channels=8, ego_inputs=True,
+    route_features=True, dropout=0.0,
+)  # fmt: skip
+FORWARD_M, LEFT_M = 0.3, 0.1  # bins of ROUTE_FRAME
+
+
+def scene_net(**changes):
+    return tiny_net(**{"scene": SCENE, "route_at_m": (), "layout": ROUTE_FRAME, **changes})
+
+
+def scene_inputs(net, scenes=2, seed=1):
+    return tiny_inputs(net, scenes, seed)._replace(scene=denoiser_cases.random_inputs(SPEC, scenes, seed))
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_plans_depend_on_every_agent_and_lane_that_is_there(images):
+    net = scene_net(images=images)
+    inputs, actions = scene_inputs(net), random_actions(net)
+    before = net.packed_logits(inputs, actions)
+    for name in ("agents", "static_objects", "lanes", "route_lanes"):
+        rows = getattr(inputs.scene, name).clone()
+        rows[:, 0, ..., 0] += 3.0 * (rows[:, 0] != 0).any(-1)
+        moved = net.packed_logits(inputs._replace(scene=inputs.scene._replace(**{name: rows})), actions)
+        assert not torch.allclose(moved, before, atol=1e-5), name
+
+
+def test_a_network_without_images_plans_from_the_scene_alone():
+    net = scene_net(images=False)
+    assert not [name for name, _ in net.named_parameters() if name.startswith(("vision.", "projector.", "camera"))]
+    assert net.config.image_count == 0
+    decoded = rollout.full_step(net, scene_inputs(net), rollout.Decoding())
+    assert decoded.actions.shape[::2] == (2, ROUTE_FRAME.length)
+    assert (decoded.actions != ROUTE_FRAME.mask_id).all()
+
+
+def test_a_network_that_reads_nothing_is_refused():
+    with pytest.raises(ValueError, match="images is false and scene is not set"):
+        tiny_net(images=False)
+
+
+def test_a_scene_that_the_network_does_not_read_is_refused():
+    net = tiny_net()
+    with pytest.raises(ValueError, match="reads no scene"):
+        net.prompt(tiny_inputs(net)._replace(scene=denoiser_cases.random_inputs(SPEC, 2, 0)))
+
+
+def test_cached_prompts_equal_whole_passes_with_a_scene():
+    net = scene_net(images=False)
+    inputs, actions = scene_inputs(net), random_actions(net)
+    cached = net.decode(actions, rollout.prefill(net, inputs))
+    torch.testing.assert_close(cached, net.packed_logits(inputs, actions), atol=1e-5, rtol=1e-5)
+
+
+def test_weights_with_a_scene_encoder_come_back_from_disk(tmp_path):
+    net = scene_net(images=False)
+    digest = checkpoint.save(net, tmp_path / "weights.safetensors", {}, torch.float32)
+    again = checkpoint.load(tmp_path / "weights.safetensors", digest)
+    assert again.config == net.config
+    inputs, actions = scene_inputs(net), random_actions(net)
+    torch.testing.assert_close(again.packed_logits(inputs, actions), net.packed_logits(inputs, actions))
+
+
+# --- tokens in the frame of the route ---------------------------------------------------------------------------------
+
+
+def bend(radius_m=40.0):
+    angle = np.linspace(-0.3, 2.0, 120)
+    return np.stack([radius_m * np.sin(angle), radius_m * (1.0 - np.cos(angle)), angle], axis=1)
+
+
+def test_a_plan_that_keeps_its_lane_in_a_bend_has_one_lateral_token():
+    road = FrenetFrame.of(bend())
+    along = np.linspace(3.0, 40.0, 8)
+    waypoints = np.stack([along, np.full(8, 0.4)], axis=1)
+    ids = ROUTE_FRAME.encode(waypoints)
+    assert len(set(ids[1::2].tolist())) == 1
+    points = points_in_ego_frame(ROUTE_FRAME.decode(ids), ROUTE_FRAME, road)
+    np.testing.assert_allclose(np.hypot(points[:, 0], points[:, 1] - 40.0), 39.6, atol=0.2)
+
+
+def test_points_on_the_route_come_back_within_half_a_bin():
+    road = FrenetFrame.of(bend())
+    points = np.stack([40.0 * np.sin(np.linspace(0.1, 0.9, 8)), 40.0 * (1 - np.cos(np.linspace(0.1, 0.9, 8)))], axis=1)
+    straight = road.to_frenet(points).points
+    back = points_in_ego_frame(ROUTE_FRAME.decode(ROUTE_FRAME.encode(straight)), ROUTE_FRAME, road)
+    assert np.abs(back - points).max() < 0.5 * np.hypot(FORWARD_M, LEFT_M) + 0.05
+
+
+def test_goals_are_decoded_with_the_grid_of_each_axis():
+    ids = ROUTE_FRAME.encode(np.stack([np.linspace(3.0, 30.0, 8), np.linspace(0.1, 0.8, 8)], axis=1))
+    np.testing.assert_allclose(ROUTE_FRAME.decode_goal(ids), [30.0, 0.8], atol=1e-9)
+
+
+def test_goals_in_the_frame_of_the_route_keep_their_distance_in_metres():
+    net = scene_net(images=False)
+    prefilled = rollout.prefill_goal(net, scene_inputs(net), rollout.Decoding().goals)
+    for goals, valid in zip(prefilled.actions, prefilled.valid, strict=True):
+        metres = ROUTE_FRAME.decode_goal(goals[valid].numpy())
+        away = np.hypot(*np.moveaxis(metres[:, None] - metres, -1, 0))
+        assert away[~np.eye(len(metres), dtype=bool)].min(initial=9.0) > 1.19
+
+
+def test_tokens_on_the_route_need_a_route():
+    with pytest.raises(ValueError, match="does not pass the vehicle"):
+        points_in_ego_frame(np.zeros((1, 8, 2)), ROUTE_FRAME, None)
+
+
+def test_layouts_of_the_ego_frame_have_one_grid():
+    axes = Axis("x", 0.3, 667, -12.0, 99.9), Axis("y", 0.1, 241, -12.0, 12.0)
+    with pytest.raises(ValueError, match="two grids"):
+        TokenLayout(axes=axes)
+    with pytest.raises(ValueError, match="frame is 'road'"):
+        TokenLayout(frame="road")
+
+
+def test_changes_on_the_route_are_along_and_beside_it():
+    ids = ROUTE_FRAME.encode(np.stack([np.linspace(4.0, 32.0, 8), np.zeros(8)], axis=1))[None]
+    samples = np.array([[[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]])
+    changed = ROUTE_FRAME.decode(
+        change_actions(ids, offsets_of(samples, 8, PlanModes(3.0, 1.0, 0.5, 0.2)), ROUTE_FRAME)
+    )
+    faster, left = changed[0] - ROUTE_FRAME.decode(ids)
+    np.testing.assert_allclose(faster[-1], [3.0, 0.0], atol=0.16)
+    np.testing.assert_allclose(left[-1], [0.0, 0.5], atol=0.06)
+    assert (np.diff(changed[0, 0, :, 0]) > 0).all()
+
+
+# --- expected scores --------------------------------------------------------------------------------------------------
+
+
+def test_log_probs_of_plans_are_sums_over_the_tokens_that_count():
+    log_probs = torch.randn(1, 2, 4, 5, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    plans = torch.tensor([[[0, 1, 2, 3], [4, 4, 0, 0]]])
+    counted = torch.tensor([[[True, False, True, False], [False, True, False, False]]])
+    first = log_probs[0, 0, 0, 0] + log_probs[0, 0, 2, 2] + log_probs[0, 1, 1, 1]
+    second = log_probs[0, 0, 0, 4] + log_probs[0, 0, 2, 0] + log_probs[0, 1, 1, 4]
+    torch.testing.assert_close(plan_log_probs(log_probs, plans, counted), torch.stack([first, second])[None])
