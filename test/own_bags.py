@@ -77,7 +77,8 @@ def odometry_later():
 def fields_of(summary):
     """Names of a summary's fields as docs/own_bags.md writes them; a key that is data becomes NAME, KEY or STAGE."""
     named = {"topics": "KEY", "latency_ms": "STAGE"}
-    named |= dict.fromkeys(("verdicts", "sources", "inputs", "steps", "full_step_reason", "notes", "failures"), "NAME")
+    keyed = ("verdicts", "sources", "inputs", "steps", "planners", "full_step_reason", "notes", "failures")
+    named |= dict.fromkeys(keyed, "NAME")
 
     def within(path, value):
         if isinstance(value, dict):

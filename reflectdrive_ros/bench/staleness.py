@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ..core.config import PLANNER_SEPARATOR
 from .results_table import Numbers, ResultsError
 
 PACKAGE = "reflectdrive_ros"
@@ -85,7 +86,8 @@ def pathspecs(numbers: Numbers) -> list[str]:
     words = str(numbers.get("command", "")).removeprefix("reflectdrive ").split()
     paths = PATHS.get(" ".join(words[: 2 if words[:1] == ["bench"] else 1]), OTHERS)
     of_rows = (name for key in ("drivers", "planners") for name in numbers.get(key, ()))
-    planners = {name.partition(" ")[0] for name in (*words, *of_rows, str(numbers.get("planner", "")))}
+    names = (*words, *of_rows, str(numbers.get("planner", "")))
+    planners = {planner for name in names for planner in name.partition(" ")[0].split(PLANNER_SEPARATOR)}
     variants = "--variant" in words  # may be of any planner
     own = {path for planner in (not variants and planners & ONLY_OF.keys()) or ONLY_OF for path in ONLY_OF[planner]}
     others = {path for some in ONLY_OF.values() for path in some} - own

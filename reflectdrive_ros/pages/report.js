@@ -169,6 +169,7 @@ function drawSide() {
   badge(VERDICTS[f.verdict][0], `var(${VERDICTS[f.verdict][1]})`);
   badge(SOURCE_WORDS[f.source], `var(${SOURCES[f.source][1]})`);
   badge(f.step);
+  if (f.planner && f.planner !== data.planner) badge(f.planner);
   $("reason").textContent = f.reason || (f.verdict === 0 ? "The plan passed every check." : "");
   const figures = $("figures"), last = f.plan[f.plan.length - 1], poses = [f.ego, ...f.plan];
   let length = 0;

@@ -95,9 +95,7 @@ def repair(plan: Plan, safety_context: SafetyContext, last: Plan | None) -> tupl
     options = [plan]
     points, count = repair_points(points_of(plan.trajectory), safety_context, last)
     if count:
-        finished = pipeline.finish(
-            points, 0, Candidates(points[None], np.zeros(1)), safety_context, safety_context.observation
-        )
+        finished = pipeline.finish(points, 0, Candidates(points[None]), safety_context, safety_context.observation)
         options.append(replace(with_check(finished, safety_context, count), change=REPAIRED))
         if judge(options[-1], safety_context).verdict is Verdict.OK:
             return options[-1], True

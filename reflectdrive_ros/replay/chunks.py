@@ -23,7 +23,7 @@ from ..core.config import Config
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
 from ..maps.lanelet_map import LaneletMap
-from ..planning import LEARNED
+from ..planning import generator_spec
 from ..ros.bag import BagReader
 from ..runtime.model_file import card_layout
 from . import plan_measures
@@ -191,7 +191,7 @@ class ReplayChunks:
 
     @cached_property
     def _layout(self) -> TokenLayout | None:
-        return card_layout(self._config.model) if self._config.planner in LEARNED else None
+        return card_layout(self._config.model) if generator_spec(self._config).network is not None else None
 
     @cached_property
     def _cameras(self) -> BagCameras:

@@ -81,6 +81,7 @@ class ReplayFrame:
     plan_pitches: Array = field(default_factory=lambda: np.zeros(0))  # (T,) rad, positive nose down; (0,): all 0
     ego_height_m: float = 0.0  # z of the odometry
     ego_slope: float = 0.0  # rise per metre along the heading, from the odometry's pitch
+    planner: str = ""  # whose plan it is; of a stop all that were configured
 
     def __post_init__(self) -> None:
         count = len(np.atleast_1d(self.agent_poses))

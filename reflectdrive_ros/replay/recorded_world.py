@@ -179,6 +179,7 @@ def _frame(
         plan_pitches=rotations.pitches_from_quaternions(quaternions),
         ego_height_m=plane.z_m,
         ego_slope=plane.slope,
+        planner=status.planner,
     )
 
 

@@ -149,6 +149,7 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "source": int(frame.source),
         "reason": frame.reason,
         "step": frame.step.value,
+        "planner": frame.planner,
         "ms": {stage: round(float(value), 3) for stage, value in frame.timings_ms.items() if np.isfinite(value)},
         "agents": [
             [*pose, *size, kind]

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from ..core.config import Config
+from ..planning.inputs import map_by_topic, needs_cameras, uses_lights
 
 NODE_NAME = "/planning/reflectdrive/reflectdrive"  # full name of the node, as the launch files start it by default
 
@@ -63,7 +64,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
     images = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
     infos = cameras.info_topics or tuple(f"~/input/camera/{name}/camera_info" for name in cameras.names)
     table = [
-        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", config.needs_cameras)
+        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", needs_cameras(config))
         for name, topic in zip(cameras.names, images, strict=True)
     ]
     table += [
@@ -73,12 +74,14 @@ def inputs(config: Config) -> tuple[Topic, ...]:
             "sensor_msgs/msg/CameraInfo",
             Qos.SENSOR,
             f"intrinsics of {name}",
-            config.needs_cameras,
+            needs_cameras(config),
         )
         for name, topic in zip(cameras.names, infos, strict=True)
     ]
     table += [
-        Topic("tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", config.needs_cameras),
+        Topic(
+            "tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", needs_cameras(config)
+        ),
         Topic("odometry", "~/input/odometry", "nav_msgs/msg/Odometry", Qos.NEWEST, "pose in map, twist in base_link"),
         Topic(
             "acceleration",
@@ -91,7 +94,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
         Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "route, in map"),
         Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
     ]
-    if config.map_by_topic:
+    if map_by_topic(config):
         table.append(
             Topic(
                 "map",
@@ -102,7 +105,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 settings.route_type == "lanelet",
             )
         )
-    if config.uses_lights:
+    if uses_lights(config):
         table.append(
             Topic(
                 "lights",

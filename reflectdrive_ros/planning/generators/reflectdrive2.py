@@ -103,7 +103,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         waypoints, values = network.layout.decode(edited), network.plan_values(context, edited)
         order = np.argsort(-values, kind="stable")
         points, values = finished(waypoints[order]), values[order]
-        rounds = [(ids[order[:1]], its_confidence[order[:1]]) for ids, its_confidence in rounds]
         actions, waypoints, log_probs = edited[order], waypoints[order], np.zeros(len(order))
     else:
         points = finished(waypoints)
@@ -117,15 +116,21 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         if not np.array_equal(ids, first[0]):
             waypoints[0] = edited_points(waypoints[0], first[0], ids, network.layout)
             actions[0], points[0] = ids, finished(waypoints[0])
+
+    def rounds_of(candidate: int) -> list[tuple[Array, Array]]:
+        if len(rounds[0][0]) == len(order):  # all were edited
+            return [(ids[order[[candidate]]], its[order[[candidate]]]) for ids, its in rounds]
+        return rounds if candidate == 0 else [(actions[[candidate]], confidence[order[[candidate]]])]
+
     memory = ReflectDrive2Memory(
-        observation.ego, observation.command, float(rounds[-1][1].mean()), lite_steps_since_full
+        observation.ego, observation.command, float(rounds_of(0)[-1][1].mean()), lite_steps_since_full
     )
     return Candidates(
         points,
         log_probs,
         kind,
         ids=actions,
-        trace=token_trace(rounds, prefilled, network.layout),
+        trace=lambda candidate: token_trace(rounds_of(candidate), prefilled, network.layout),
         scores=values,
         notes=inputs.notes,
         full_step_reason=full_step_reason,

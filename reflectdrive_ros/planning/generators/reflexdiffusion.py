@@ -78,7 +78,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     points = hold_standstill(waypoints(trajectory), speed_mps)
     return Candidates(
         points[None],
-        np.zeros(1),
         notes=inputs.notes,
         full_step_reason="every step is a full step",
         memory=reflections,
