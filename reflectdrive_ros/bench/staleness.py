@@ -37,12 +37,16 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
     "constant_velocity": (f"{PACKAGE}/planning/generators/constant_velocity.py",),
     "route_follower": (f"{PACKAGE}/planning/generators/route_follower.py",),
     "idm_proposals": (f"{PACKAGE}/planning/generators/idm_proposals.py",),
-    "reflectdrive2": (f"{PACKAGE}/planning/generators/reflectdrive2.py", *TOKENS, "models/reflectdrive2_small"),
+    "reflectdrive2": (
+        f"{PACKAGE}/planning/generators/reflectdrive2.py",
+        *(f"{PACKAGE}/planning/{name}.py" for name in ("auto_edit", "goals", "lite_step")),
+        *(*TOKENS, "models/reflectdrive2_small"),
+    ),
     "reflectdrive": (f"{PACKAGE}/planning/generators/reflectdrive.py", *TOKENS, "models/reflectdrive2_small"),
     "drivefine": (f"{PACKAGE}/planning/generators/drivefine.py", *TOKENS, "models/drivefine_small"),
     "reflexdiffusion": (
         f"{PACKAGE}/planning/generators/reflexdiffusion.py",
-        *(f"{PACKAGE}/planning/{name}.py" for name in ("denoiser", "ego_future", "confidence")),
+        *(f"{PACKAGE}/planning/{name}.py" for name in ("denoiser", "ego_future", "confidence", "reflection")),
         *(f"{PACKAGE}/model/denoiser", f"{PACKAGE}/features/vectors.py", f"{PACKAGE}/runtime/vector_batch.py"),
         *(f"{PACKAGE}/runtime/torch_denoiser.py", "models/reflexdiffusion_small"),
     ),
