@@ -1,7 +1,8 @@
 """Several planners as one: each proposes, and their candidates are one set for the pipeline.
 
-The first planner is preferred: of plans that score the same its own is driven, and variants are of its first plan. At
-most one has a network. One that cannot plan is left out of the step and named in the notes; the others plan.
+The first planner is preferred: variants are of its first plan, and the plan of another has to score better by more
+than `pipeline.PLANNER_COST`. At most one has a network. One that cannot plan is left out of the step and named in the
+notes; the others plan.
 """
 
 from __future__ import annotations

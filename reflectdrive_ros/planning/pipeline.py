@@ -13,8 +13,6 @@ repaired; without traffic lights nothing is varied, because a score does not kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,10 +27,12 @@ from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import trajectories, waypoint_poses
 from .repair import repair_points, repair_tokens, return_to_route
 from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
+from .stage_times import StageTimes
 
 CHECKED_MAX = 16  # best options whose safety is checked
 DECELERATION_COST = 0.02  # score (0..1) that a variant must gain, per m/s^2
 LATERAL_COST = 0.03  # likewise per metre of offset and of bulge
+PLANNER_COST = 0.1  # likewise a plan of another planner than the first of several
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +71,16 @@ def plan(
 
 
 def as_generated(candidates: Candidates) -> PlanOptions:
-    """The candidates, with a bonus for more probable ones; one without a probability counts as the most probable."""
+    """The candidates, with a bonus for more probable ones and a cost of planners after the first.
+
+    A candidate without a probability counts as the most probable.
+    """
     bonuses = np.zeros(len(candidates.points))
     if candidates.log_probs is not None:
         log_probs = candidates.log_probs - np.nanmax(candidates.log_probs)
         bonuses = LOG_PROB_WEIGHT * np.where(np.isnan(log_probs), 0.0, log_probs)
+    if candidates.planners:
+        bonuses -= PLANNER_COST * (np.array(candidates.planners) != candidates.planners[0])
     return PlanOptions(candidates.points, bonuses, ("",) * len(bonuses))
 
 
@@ -185,17 +190,3 @@ def finish(
 def source_of(option: int, candidates: Candidates) -> int:
     """Index of the candidate that an option is, or whose variant it is: those of the first follow the candidates."""
     return option if option < len(candidates.points) else 0
-
-
-class StageTimes:
-    """Milliseconds of each stage by the clock of the context."""
-
-    def __init__(self, planner_context: PlannerContext) -> None:
-        self.ms: dict[str, float] = {}
-        self._clock = planner_context.clock
-
-    @contextmanager
-    def of(self, stage: str) -> Iterator[None]:
-        start_s = self._clock()
-        yield
-        self.ms[stage] = 1e3 * (self._clock() - start_s)
