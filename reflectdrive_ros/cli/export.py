@@ -39,7 +39,8 @@ from ..model.checkpoint import CheckpointError
 from ..model.denoiser import checkpoint as curve_checkpoint
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
-from ..planning import GENERATORS, generator_spec
+from ..planning import generator_spec
+from ..planning.generators import GENERATORS
 from ..runtime.model_file import network_kind, read_card
 from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork

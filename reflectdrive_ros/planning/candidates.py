@@ -40,7 +40,7 @@ class Candidates:
     step: StepKind = StepKind.FULL
     trajectories: Sequence[Trajectory | None] | None = None  # (M) published as they are where nothing is changed
     headings: Array | None = None  # (M, 8) rad, of unchanged plans; NaN or None: those of the path
-    ids: Sequence[Array | None] | None = None  # (M, T) int32 tokens, of a token network
+    ids: Array | Sequence[Array | None] | None = None  # (M, T) int32 tokens, of a token network
     token_search: TokenSearch | None = None  # None: a repair brakes only
     trace: Callable[[int], TokenTrace | None] | None = None  # how the plan of an index was decoded
     scores: Array = field(default_factory=lambda: np.zeros(0))  # (M,) predicted by the network, where it ranked by them

@@ -29,7 +29,7 @@ def combine(specs: Sequence[GeneratorSpec]) -> GeneratorSpec:
     learned = next((index for index, spec in enumerate(specs) if spec.network is not None), 0)
 
     def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
-        parts, faults = [], []
+        parts, faults = list[Candidates | None](), list[str]()
         for spec, own in zip(specs, own_states(state, specs), strict=True):
             try:
                 parts.append(spec.generate(own, observation, planner_context))
