@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import Any
 
 from ..core.config import Config
-from ..planning.inputs import map_by_topic, needs_cameras, uses_lights
 
 NODE_NAME = "/planning/reflectdrive/reflectdrive"  # full name of the node, as the launch files start it by default
 
@@ -59,6 +58,9 @@ def is_installed(type_name: str) -> bool:
 
 def inputs(config: Config) -> tuple[Topic, ...]:
     """The node's subscriptions under this configuration."""
+    # planning loads OpenCV, and `doctor` reads this module where OpenCV may be missing
+    from ..planning.inputs import map_by_topic, needs_cameras, uses_lights
+
     cameras, settings = config.cameras, config.inputs
     image = "sensor_msgs/msg/CompressedImage" if cameras.compressed else "sensor_msgs/msg/Image"
     images = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
