@@ -172,7 +172,7 @@ def finish(
         headings = candidates.headings[[source, *others]]
         headings[0] = headings[0] if np.array_equal(relaxed, candidates.points[source]) else np.nan
     result = list(trajectories(published, observation.ego.speed_mps, PLAN_DT_S, safety_context.road, headings))
-    result[1:] = [own[index] or made for index, made in zip(others, result[1:], strict=True)]
+    result[1:] = [own[index] or other for index, other in zip(others, result[1:], strict=True)]
     result[0] = (own[source] if is_unchanged else None) or result[0]
     return Plan(
         observation.stamp_ns,
