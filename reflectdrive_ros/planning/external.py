@@ -75,10 +75,15 @@ def check_candidates(
     )
 
 
-def forecast_scores(trajectories: Sequence[Trajectory], safety_context: SafetyContext) -> Array:
-    """(N,) 0..1 driving scores in the forecast of N trajectories (at least one), safe or not."""
+def forecast_scores(
+    trajectories: Sequence[Trajectory], safety_context: SafetyContext, peers: int | None = None
+) -> Array:
+    """(N,) 0..1 driving scores in the forecast of N trajectories (at least one), safe or not.
+
+    `peers`: the first so many, to whose best progress is relative; None: all.
+    """
     points = np.stack([points_of(each) for each in trajectories])
-    return np.clip(score_candidates(safety_context, points).scores, 0.0, 1.0)
+    return np.clip(score_candidates(safety_context, points, peers).scores, 0.0, 1.0)
 
 
 def best(checked: Sequence[CheckedCandidate]) -> int:

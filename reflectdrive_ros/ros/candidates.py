@@ -79,7 +79,6 @@ class _Reader:
         content = bytes(self.source.data[begin : begin + POINT_TIME_BYTES]) + bytes(self.source.data[rest : self.at])
         return np.frombuffer(content, POINT.newbyteorder("<" if self.source.little else ">")).astype(POINT)
 
-
     def end(self) -> None:
         spare = self.source.size - self.at
         if spare > cdr.PADDING_MAX:
@@ -134,9 +133,7 @@ def read_trajectory(content: bytes, name: str) -> CandidateMessages:
     except BadMessage as fault:
         raise BadMessage(f"{len(content)} bytes are no Trajectory: {fault}: send this type") from None
     generator_id = bytes(UUID_BYTES)
-    return CandidateMessages(
-        (CandidateMessage(stamp_ns, frame, generator_id, points, None),), ((generator_id, name),)
-    )
+    return CandidateMessages((CandidateMessage(stamp_ns, frame, generator_id, points, None),), ((generator_id, name),))
 
 
 def _write_candidate(writer: CdrWriter, candidate: CandidateMessage) -> None:
