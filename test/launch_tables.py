@@ -37,7 +37,7 @@ def called(function, file):
 
 def declared():
     """Every argument of planner.launch.py."""
-    plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str)}
+    plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str) and words != ["*row"]}
     return plain | {row[0] for row in (*NODE_ARGUMENTS, *INPUTS.values(), *OUTPUTS.values())}
 
 
