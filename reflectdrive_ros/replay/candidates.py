@@ -33,9 +33,9 @@ from .plan_measures import SCORES
 from .record import no_alternatives, poses_at_score_times
 
 CANDIDATES_FILE = "candidates.csv"
-TRAJECTORY_TYPE = next(topic.type for topic in topics.OUTPUTS if topic.key == "trajectory")
-TYPES = (topics.CHECK_CANDIDATES.type, TRAJECTORY_TYPE)
-VERDICTS = ("safe", "repaired", "unsafe", "malformed", "unchecked")
+TRAJECTORY_MESSAGE = next(topic.type for topic in topics.OUTPUTS if topic.key == "trajectory")
+CANDIDATE_TYPES = (topics.CHECK_CANDIDATES.type, TRAJECTORY_MESSAGE)
+CANDIDATE_VERDICTS = ("safe", "repaired", "unsafe", "malformed", "unchecked")
 NO_SCORES = dict.fromkeys(SCORES, float("nan"))
 
 
@@ -45,7 +45,7 @@ class CandidateRow:
 
     received_ns: int
     name: str
-    verdict: str  # of VERDICTS
+    verdict: str  # of CANDIDATE_VERDICTS
     sentence: str  # what the diagnostics say of it
     score_before: float  # driving score in the forecast, as it came, safe or not
     score_after: float  # of what the check publishes in its place; 0 if that is unsafe
@@ -72,7 +72,7 @@ class CandidateReplay:
         self._checked: list[_Checked] = []
         self._read: Callable[[bytes], CandidateMessages] = (
             partial(candidates.read_trajectory, name=topic)
-            if self.type == TRAJECTORY_TYPE
+            if self.type == TRAJECTORY_MESSAGE
             else candidates.read_either_layout
         )
 
@@ -173,14 +173,14 @@ class CandidateReplay:
 
 
 def type_of(reader: BagReader, name: str) -> str:
-    """The type of the topic of candidates, of TYPES. Raises BagError if the bag has no such topic, or no odometry."""
+    """One of CANDIDATE_TYPES, of this topic. Raises BagError if the bag has no such topic, or no odometry."""
     kinds = {topic.name: topic.type_name for topic in reader.topics if topic.count}
     if name not in kinds:
-        own = sorted(each for each, kind in kinds.items() if kind in TYPES)
-        others = f"it has {', '.join(own)}" if own else f"no topic of it is of type {' or '.join(TYPES)}"
+        own = sorted(each for each, kind in kinds.items() if kind in CANDIDATE_TYPES)
+        others = f"it has {', '.join(own)}" if own else f"no topic of it is of type {' or '.join(CANDIDATE_TYPES)}"
         raise BagError(f"--candidates {name}: bag {reader.path} has no messages of this topic; {others}")
-    if kinds[name] not in TYPES:
-        raise BagError(f"--candidates {name} is of type {kinds[name]}, expected {' or '.join(TYPES)}")
+    if kinds[name] not in CANDIDATE_TYPES:
+        raise BagError(f"--candidates {name} is of type {kinds[name]}, expected {' or '.join(CANDIDATE_TYPES)}")
     odometry = next(topic.type for topic in topics.inputs(Config()) if topic.key == "odometry")
     if odometry not in kinds.values():
         raise BagError(
@@ -238,7 +238,7 @@ def means(rows: Sequence[CandidateRow]) -> dict[str, Any]:
     counts = Counter(row.verdict for row in rows)
     return {
         "candidates": len(rows),
-        "verdicts": {verdict: counts[verdict] for verdict in VERDICTS},
+        "verdicts": {verdict: counts[verdict] for verdict in CANDIDATE_VERDICTS},
         "score_before": _percent([row.score_before for row in rows]),
         "score_after": _percent([row.score_after for row in rows]),
         "scored": {
