@@ -93,8 +93,8 @@ def fields_of(summary):
     return {name for key, value in summary.items() for name in within([key], value)}
 
 
-def explained_fields():
-    """Names in the first column of the tables of docs/own_bags.md."""
-    page = (Path(__file__).parents[1] / "docs" / "own_bags.md").read_text().split("## Fields of summary.json")[1]
+def explained_fields(page="own_bags.md"):
+    """Names in the first column of the tables of docs/own_bags.md, or of another page."""
+    page = (Path(__file__).parents[1] / "docs" / page).read_text().split("## Fields of summary.json")[-1]
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}

@@ -7,13 +7,14 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..core.domain import Array, TokenTrace
 from ..ros.inputs.channel import InputStatus, Level
+from .record import no_alternatives
 
 MESSAGES_MAX = 20  # reported per kind
 OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # receives the diagnostics of a step without a plan
@@ -31,6 +32,7 @@ class PublishedPlan:
     statuses: tuple[InputStatus, ...]
     at_ns: int | None = None  # publication time on the clock of the bag; None if it is known only at the end
     trace: TokenTrace | None = None  # how its tokens were decoded; None where it has none
+    alternatives: Array = field(default_factory=no_alternatives)  # (P, 40, 3) further plans that are scored
 
 
 class ReplayCounters:

@@ -311,6 +311,7 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
         header=header(plan.stamp_ns, config.output.map_frame),
         planner=plan.planner or config.planner,
         step_kind=(report.step or plan.step).value,
+        change=plan.change,
         candidate_count=len(every),
         points_per_candidate=count,
         point_interval=PLAN_DT_S,

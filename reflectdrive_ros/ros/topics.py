@@ -218,7 +218,14 @@ OUTPUTS = (
     Topic("status", "~/output/status", "reflectdrive/msg/PlannerStatus", Qos.NEWEST, "verdict and source of the plan"),
     Topic("path", "~/debug/path", "nav_msgs/msg/Path", Qos.NEWEST, "the plan for RViz", False),
     Topic("markers", "~/debug/markers", "visualization_msgs/msg/MarkerArray", Qos.NEWEST, "plan for RViz", False),
-    Topic("debug", "~/debug/planner", "reflectdrive/msg/PlannerDebug", Qos.NEWEST, "candidates, tokens, times", False),
+    Topic(
+        "debug",
+        "~/debug/planner",
+        "reflectdrive/msg/PlannerDebug",
+        Qos.NEWEST,
+        "candidates, change, tokens, times",
+        False,
+    ),
     Topic("goals", "~/debug/goals", "reflectdrive/msg/GoalHypotheses", Qos.NEWEST, "goals, probabilities", False),
     Topic(
         "processing_time",
