@@ -69,11 +69,21 @@ def check_candidates(
         checked.append(CheckedCandidate(plan, judgement, is_safe, 0.0))
     if not checked:
         return ()
-    scores = score_candidates(safety_context, np.stack([points_of(each.plan.trajectory) for each in checked])).scores
+    scores = forecast_scores([each.plan.trajectory for each in checked], safety_context)
     return tuple(
-        replace(each, score=float(np.clip(score, 0.0, 1.0)) if each.is_safe else 0.0)
-        for each, score in zip(checked, scores, strict=True)
+        replace(each, score=float(score) if each.is_safe else 0.0) for each, score in zip(checked, scores, strict=True)
     )
+
+
+def forecast_scores(
+    trajectories: Sequence[Trajectory], safety_context: SafetyContext, peers: int | None = None
+) -> Array:
+    """(N,) 0..1 driving scores in the forecast of N trajectories (at least one), safe or not.
+
+    `peers`: the first so many, to whose best progress is relative; None: all.
+    """
+    points = np.stack([points_of(each) for each in trajectories])
+    return np.clip(score_candidates(safety_context, points, peers).scores, 0.0, 1.0)
 
 
 def best(checked: Sequence[CheckedCandidate]) -> int:
@@ -95,9 +105,7 @@ def repair(plan: Plan, safety_context: SafetyContext, last: Plan | None) -> tupl
     options = [plan]
     points, count = repair_points(points_of(plan.trajectory), safety_context, last)
     if count:
-        finished = pipeline.finish(
-            points, 0, Candidates(points[None], np.zeros(1)), safety_context, safety_context.observation
-        )
+        finished = pipeline.finish(points, 0, Candidates(points[None]), safety_context, safety_context.observation)
         options.append(replace(with_check(finished, safety_context, count), change=REPAIRED))
         if judge(options[-1], safety_context).verdict is Verdict.OK:
             return options[-1], True
