@@ -10,7 +10,7 @@ from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, Sto
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.assessment import evaluate
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
-from reflectdrive_ros.planning.repair import repair_points
+from reflectdrive_ros.planning.repair.brake import repair_points
 from reflectdrive_ros.planning.select import score_candidates
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine

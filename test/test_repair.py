@@ -14,20 +14,13 @@ from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import RepairConfig, VehicleConfig
 from reflectdrive_ros.core.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.planning import repair
 from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
-from reflectdrive_ros.planning.repair import (
-    ANCHORS,
-    best_pairs,
-    continue_last,
-    drop_tried,
-    follow_route,
-    mask_around,
-    repair_points,
-    return_to_route,
-    run_repair,
-)
+from reflectdrive_ros.planning.repair import search
+from reflectdrive_ros.planning.repair.brake import follow_route, repair_points
+from reflectdrive_ros.planning.repair.continue_last import continue_last
+from reflectdrive_ros.planning.repair.return_to_route import return_to_route
+from reflectdrive_ros.planning.repair.search import ANCHORS, best_pairs, drop_tried, mask_around, run_repair
 from reflectdrive_ros.scoring import safety
 from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
@@ -510,7 +503,7 @@ def test_iterations_are_what_is_asked_for_and_the_ball_that_of_the_constant(monk
     safety_context = context_of(narrow(0.0))
     assert repaired(straight(7.0), safety_context, iterations=0).iterations == 0
     assert repaired(straight(7.0), safety_context, iterations=2).iterations <= 2
-    monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
+    monkeypatch.setattr(search, "SEARCH_RADIUS_BINS", 0)
     still = repaired(straight(7.0), safety_context)
     assert still.iterations <= POINTS + 1  # nothing near any waypoint: given up
     np.testing.assert_array_equal(still.ids, straight(7.0))
@@ -518,8 +511,8 @@ def test_iterations_are_what_is_asked_for_and_the_ball_that_of_the_constant(monk
 
 def test_late_in_the_deadline_there_is_one_iteration(monkeypatch):
     safety_context = context_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
-    monkeypatch.setattr(repair, "MAX_STALLED_ITERATIONS", 5)
+    monkeypatch.setattr(search, "SEARCH_RADIUS_BINS", 0)
+    monkeypatch.setattr(search, "MAX_STALLED_ITERATIONS", 5)
     settings = RepairConfig(iterations=9)
     patient = run_plain(straight(8.0), safety_context, redraw, settings)
     gone = iter((0.3, 0.55))  # when it begins the first, and when it might begin the second

@@ -20,7 +20,7 @@ from . import guard, pipeline
 from .candidates import Candidates
 from .planner import PlannerContext
 from .postprocess.waypoints import POINT_DT_S, POINTS
-from .repair import repair_points
+from .repair.brake import repair_points
 from .select import score_candidates
 from .stop_plan import stop_plan
 

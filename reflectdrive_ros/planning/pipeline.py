@@ -27,7 +27,9 @@ from .candidates import Candidates, Generator
 from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import trajectories, waypoint_poses
-from .repair import repair_points, repair_tokens, return_to_route
+from .repair.brake import repair_points
+from .repair.return_to_route import return_to_route
+from .repair.search import repair_tokens
 from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
 
 CHECKED_MAX = 16  # best options whose safety is checked
