@@ -124,7 +124,8 @@ def make_safe(
     points = options.points[option]
     if candidates.token_search is not None and safety_context.config.repair.iterations:
         return option, *repair_tokens(points, option, candidates, planner_context, safety_context, last)
-    return option, *repair_points(points, safety_context, last)
+    repaired, counts = repair_points(points[None], safety_context, [last])
+    return option, repaired[0], int(counts[0])
 
 
 def first_safe(points: Array, order: Array, safety_context: SafetyContext) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...core import geometry, kinematics
@@ -10,7 +12,7 @@ from ...scoring.safety import SafetyContext
 from ..assessment import assess, evaluate, limit_violation
 from ..postprocess.speed_profile import slow_points
 from ..postprocess.waypoints import CARRY_MAX_S, POINT_DT_S, STEP_S
-from ..select import score_candidates
+from ..select import CandidateScores, score_candidates
 from .continue_last import continue_last
 from .return_to_route import merge_into_route
 
@@ -19,39 +21,68 @@ GENTLE_BRAKINGS_MPS2, HARD_BRAKINGS_MPS2 = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0), (4.0,
 GENTLE_JERK_MPS3, HARD_JERK_MPS3 = 4.0, 20.0  # by which a braking grows: comfortable, and what brakes can
 
 
-def repair_points(points: Array, safety_context: SafetyContext, last: Plan | None = None) -> tuple[Array, int]:
-    """A plan through points (P, 2) that is not safe, replaced; and 1, or 0 if nothing is better than the plan.
+def repair_points(plans: Array, safety_context: SafetyContext, last: Sequence[Plan | None]) -> tuple[Array, Array]:
+    """Plans through points (N, P, 2) that are not safe, each replaced; and (N,) 1, or 0 where nothing is better than
+    the plan.
 
-    `last`, the plan that is driven now, is continued if that is safe. Else the path of the plan, or that of the route,
-    is driven with the gentlest braking that is safe: of GENTLE_BRAKINGS_MPS2 the best driving score
-    decides, else of HARD_BRAKINGS_MPS2. If nothing is safe, the least unsafe plan is the result.
+    `last`, for each the plan that is driven now, is continued if that is safe. Else the path of the plan, or that of
+    the route, is driven with the gentlest braking that is safe: of GENTLE_BRAKINGS_MPS2 the best driving score decides,
+    else of HARD_BRAKINGS_MPS2. If nothing is safe, the least unsafe plan is the result.
+
+    Each plan is repaired as if it were alone. They are checked together, because the check of many costs little more
+    than the check of one.
     """
-    start = assess(safety_context, evaluate(safety_context, points[None]))
-    far_m = float(start.progress_m[0])
-    if (continued := continue_last(last, safety_context, len(points), far_m)) is not None:
-        return continued.points[0], 1
-    acceleration_mps2 = present_acceleration_mps2(last, safety_context)
-    paths = [np.concatenate([np.zeros((1, 2)), points])]
-    if safety_context.route is not None:
-        along = geometry.arc_lengths(paths[0])
-        paths.append(np.concatenate([np.zeros((1, 2)), merge_into_route(along[None, 1:], safety_context)[0]]))
-    allowed = float(start.limit_violation.max())
-    options = [start.points]
+    start = assess(safety_context, evaluate(safety_context, plans))
+    far_m, allowed = start.progress_m, start.limit_violation.max(axis=1)
+    repaired, counts = plans.copy(), np.ones(len(plans), int)
+    indices, continued = continue_last(last, safety_context, plans.shape[1], far_m)
+    if continued is not None:
+        repaired[indices] = continued.points
+    pending = np.setdiff1d(np.arange(len(plans)), indices)
+    paths = paths_of(plans, safety_context)
+    accelerations_mps2 = np.array([present_acceleration_mps2(each, safety_context) for each in last])
+    tried = plans[pending, None]
     for group, jerk_mps3 in ((GENTLE_BRAKINGS_MPS2, GENTLE_JERK_MPS3), (HARD_BRAKINGS_MPS2, HARD_JERK_MPS3)):
-        braked = np.concatenate(
-            [brake_along(path, group, jerk_mps3, acceleration_mps2, safety_context) for path in paths]
-        )
-        braked = slow_points(braked, safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
-        evaluation = evaluate(safety_context, braked)
-        sound = evaluation.safe & (limit_violation(safety_context, evaluation.poses).max(axis=1) <= allowed)
-        if sound.any():
-            good = np.flatnonzero(sound)
-            best = int(np.argmax(score_candidates(safety_context, braked[good]).scores)) if len(good) > 1 else 0
-            return np.asarray(braked[good[best]]), 1
-        options.append(braked)
-    assessment = assess(safety_context, evaluate(safety_context, np.concatenate(options)), far_m)
-    best = assessment.best(allowed)
-    return assessment.points[best], int(best > 0)
+        if not len(pending):
+            return repaired, counts
+        braked = brake_along(paths[pending], group, jerk_mps3, accelerations_mps2[pending], safety_context)
+        evaluation = evaluate(safety_context, braked.reshape(-1, *plans.shape[1:]))
+        excess = limit_violation(safety_context, evaluation.poses).max(axis=1).reshape(braked.shape[:2])
+        sound = evaluation.safe.reshape(braked.shape[:2]) & (excess <= allowed[pending, None])
+        done = sound.any(axis=1)
+        if done.any():
+            repaired[pending[done]] = best_scores(braked[done], sound[done], safety_context)
+        pending, tried = pending[~done], np.concatenate([tried, braked], axis=1)[~done]
+    if len(pending):
+        count = tried.shape[1]
+        evaluation = evaluate(safety_context, tried.reshape(-1, *plans.shape[1:]))
+        assessment = assess(safety_context, evaluation, np.repeat(far_m[pending], count))
+        for row, index in enumerate(pending):
+            best = assessment.of(np.arange(row * count, (row + 1) * count)).best(float(allowed[index]))
+            repaired[index], counts[index] = tried[row, best], best > 0
+    return repaired, counts
+
+
+def best_scores(options: Array, sound: Array, safety_context: SafetyContext) -> Array:
+    """(N, P, 2) of each row of options (N, K, P, 2) the one with the best driving score of those that are `sound`
+    (N, K), at least one of each row."""
+    card = score_candidates(safety_context, options[sound]).card
+    ends = np.cumsum(sound.sum(axis=1))
+    best = [
+        int(np.argmax(CandidateScores.of(card.of(np.arange(end - count, end)), safety_context.config.scoring).scores))
+        for end, count in zip(ends, sound.sum(axis=1), strict=True)
+    ]
+    return np.asarray(options[sound][ends - sound.sum(axis=1) + best])
+
+
+def paths_of(plans: Array, safety_context: SafetyContext) -> Array:
+    """(N, 1 or 2, P + 1, 2) from the origin on: the paths of plans (N, P, 2) and, where there is a route, those that
+    merge into it."""
+    own = np.concatenate([np.zeros((len(plans), 1, 2)), plans], axis=1)
+    if safety_context.route is None:
+        return own[:, None]
+    on_route = merge_into_route(geometry.arc_lengths(own)[:, 1:], safety_context)
+    return np.stack([own, np.concatenate([np.zeros((len(plans), 1, 2)), on_route], axis=1)], axis=1)
 
 
 def present_acceleration_mps2(last: Plan | None, safety_context: SafetyContext) -> float:
@@ -65,25 +96,33 @@ def present_acceleration_mps2(last: Plan | None, safety_context: SafetyContext) 
 
 
 def brake_along(
-    path: Array,
+    paths: Array,
     brakings_mps2: tuple[float, ...],
     jerk_mps3: float,
-    acceleration_mps2: float,
+    accelerations_mps2: Array,
     safety_context: SafetyContext,
 ) -> Array:
-    """(N, P, 2) points on a path (P + 1, 2) from the origin on, never ahead of it, with each braking: the acceleration
-    falls from the present one to it, with at most `jerk_mps3`, and stays."""
-    along = geometry.arc_lengths(path)
+    """(N, K B, P, 2) points on K paths of each of N plans, (N, K, P + 1, 2) from the origin on, never ahead of them,
+    with each of B brakings: the acceleration falls from the present one (N,) to it, with at most `jerk_mps3`, and
+    stays. Slower where the route demands it."""
+    plans, count, knots, _ = paths.shape
+    along = geometry.arc_lengths(paths)
     speed_mps = max(float(safety_context.scene.motion[0]), 0.0)
-    times_s = STEP_S * np.arange(1, round(POINT_DT_S / STEP_S) * (len(path) - 1) + 1)
-    first = min(acceleration_mps2, 0.0)
-    rows = []
-    for braking in brakings_mps2:
-        acceleration = np.maximum(first - jerk_mps3 * (times_s - 0.5 * STEP_S), -braking)
-        speeds = np.maximum(speed_mps + np.cumsum(acceleration) * STEP_S, 0.0)
-        rows.append((np.cumsum(speeds) * STEP_S)[round(POINT_DT_S / STEP_S) - 1 :: round(POINT_DT_S / STEP_S)])
-    reached = np.minimum(np.stack(rows), along[1:])
-    return np.stack([np.interp(reached, along, path[:, axis]) for axis in (0, 1)], axis=-1)
+    every = round(POINT_DT_S / STEP_S)
+    times_s = STEP_S * np.arange(1, every * (knots - 1) + 1)
+    falling = np.minimum(accelerations_mps2, 0.0)[:, None] - jerk_mps3 * (times_s - 0.5 * STEP_S)
+    accelerations = np.maximum(falling[:, None], -np.array(brakings_mps2)[:, None])  # (N, B, T)
+    speeds = np.maximum(speed_mps + np.cumsum(accelerations, axis=-1) * STEP_S, 0.0)
+    driven_m = (np.cumsum(speeds, axis=-1) * STEP_S)[..., every - 1 :: every]
+    reached = np.minimum(driven_m[:, None], along[:, :, None, 1:])  # (N, K, B, P)
+    rows = len(brakings_mps2)
+    points = geometry.interpolate_paths(
+        np.repeat(paths.reshape(-1, knots, 2), rows, axis=0),
+        np.repeat(along.reshape(-1, knots), rows, axis=0),
+        reached.reshape(-1, knots - 1),
+    )
+    slowed = slow_points(points, safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
+    return np.asarray(slowed.reshape(plans, count * rows, knots - 1, 2))
 
 
 def brake_along_plan(points: Array, speed_mps: float) -> Array:

@@ -127,10 +127,11 @@ def run_repair(
     if evaluation.safe[0]:
         return RepairResult(ids, evaluation.points[0], True, 0, (evaluation.points[0],), evaluation.states[0])
     start = assess(safety_context, evaluation)
-    far_m = float(start.progress_m[0])  # a repaired plan need not get further than the input
-    continued = continue_last(last, safety_context, layout.points, far_m) if settings.iterations else None
-    if continued is not None:
-        return _without_tokens(continued, driven, safety_context, layout)
+    far_m = start.progress_m  # a repaired plan need not get further than the input
+    if settings.iterations:
+        _, continued = continue_last([last], safety_context, layout.points, far_m)
+        if continued is not None:
+            return _without_tokens(continued, driven, safety_context, layout)
     tried = {ids.tobytes()}
     present, present_ids = start, ids
     best, best_ids = start, ids
@@ -170,7 +171,7 @@ def run_repair(
         chosen = assessment.best(allowed_violation)
         anchored[waypoint] = True
         back = 0 if assessment.key(chosen) > present.key(0) else back + 1
-        present, present_ids = assessment.one(chosen), options[chosen]
+        present, present_ids = assessment.of(np.array([chosen])), options[chosen]
         visited.append(present.points[0])
         if present.key(0) > best.key(0):
             best, best_ids, improved_at = present, present_ids, iterations
