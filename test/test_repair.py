@@ -14,7 +14,7 @@ from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import RepairConfig, VehicleConfig
 from reflectdrive_ros.core.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
+from reflectdrive_ros.planning.assessment import Assessment, assess, comfortable, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
 from reflectdrive_ros.planning.repair import search
 from reflectdrive_ros.planning.repair.brake import follow_route, repair_points
@@ -418,6 +418,16 @@ def test_a_car_that_brakes_already_goes_on_from_its_deceleration():
         points, _ = repair_one(moving(8.0), context_of(replace(scene, ego=ego)))
         first_m.append(points[0, 0])
     assert first_m[1] < first_m[0]
+
+
+@pytest.mark.parametrize("acceleration_mps2", [-1.5, 0.0, 1.5])
+def test_braking_is_comfortable_where_that_is_enough_also_of_a_car_that_speeds_up(acceleration_mps2):
+    scene = observation(8.0, agents=cars((36.0, 0.0, 0.0, 0.0)))
+    safety_context = context_of(replace(scene, ego=replace(scene.ego, acceleration_mps2=acceleration_mps2)))
+    points, changes = repair_one(moving(10.0), safety_context)
+    assert changes == 1
+    assert safety_of(safety_context, points).worst[0] == SAFE
+    assert comfortable(safety_context, points[None]).all()
 
 
 def test_where_the_path_is_not_safe_at_any_speed_the_route_is_driven():
