@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ...core import geometry, kinematics
 from ...core.domain import Array, Plan
+from ...scoring import metrics
 from ...scoring.safety import SafetyContext
+from ...scoring.scorer import total
 from ..assessment import assess, evaluate, limit_violation
 from ..postprocess.speed_profile import slow_points
 from ..postprocess.waypoints import CARRY_MAX_S, POINT_DT_S, STEP_S
-from ..select import CandidateScores, score_candidates
+from ..select import score_candidates
 from .continue_last import continue_last
 from .return_to_route import merge_into_route
 
@@ -75,13 +78,14 @@ def repair_points(plans: Array, safety_context: SafetyContext, last: Sequence[Pl
 def best_scores(options: Array, sound: Array, safety_context: SafetyContext) -> Array:
     """(N, P, 2) of each row of options (N, K, P, 2) the one with the best driving score of those that are `sound`
     (N, K), at least one of each row."""
-    card = score_candidates(safety_context, options[sound]).card
-    ends = np.cumsum(sound.sum(axis=1))
-    best = [
-        int(np.argmax(CandidateScores.of(card.of(np.arange(end - count, end)), safety_context.config.scoring).scores))
-        for end, count in zip(ends, sound.sum(axis=1), strict=True)
-    ]
-    return np.asarray(options[sound][ends - sound.sum(axis=1) + best])
+    safe_options, counts = options[sound], sound.sum(axis=1)
+    card = score_candidates(safety_context, safe_options).card
+    begins = np.cumsum(counts) - counts
+    farthest_m = np.repeat(np.maximum.reduceat(card.progress_m * card.multiplier, begins), counts)
+    ep = metrics.ego_progress(card.progress_m, card.multiplier, farthest_m, masked=True)
+    scores = total(replace(card, ep=ep), safety_context.config.scoring)
+    best = [begin + int(np.argmax(scores[begin : begin + count])) for begin, count in zip(begins, counts, strict=True)]
+    return np.asarray(safe_options[best])
 
 
 def paths_of(plans: Array, safety_context: SafetyContext) -> Array:
