@@ -11,22 +11,22 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
-from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS
+from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS, CHECK_SETTINGS, NODE_ARGUMENTS
 
 
 def generate_launch_description() -> LaunchDescription:
     return LaunchDescription(
         [
-            argument("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)"),
+            *(argument(*row) for row in NODE_ARGUMENTS),
             argument(
                 "route_type",
-                "lanelet",
+                CHECK_SETTINGS["inputs.route_type"],
                 "lanelet: LaneletRoute, which needs the map; path: nav_msgs/Path; empty: as in the config file",
                 ["", "path", "lanelet"],
             ),
             argument(
                 "drivable_type",
-                "map",
+                CHECK_SETTINGS["inputs.drivable_type"],
                 "source of the drivable space: map, grid or none; empty: as in the config file",
                 ["", "map", "grid", "none"],
             ),
@@ -34,15 +34,6 @@ def generate_launch_description() -> LaunchDescription:
             argument(
                 "generator_name", "", "candidates leave under this name and ids of their own; empty: as they came"
             ),
-            argument("namespace", "/planning/reflectdrive", "namespace of the node"),
-            argument(
-                "use_sim_time",
-                "false",
-                "true: take the time from /clock, as with a replayed bag; false: the wall clock's, unless the launch "
-                "tree sets use_sim_time for all of its nodes",
-                ["true", "false"],
-            ),
-            argument("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
             argument("respawn", "true", "start the node again when it ends", ["true", "false"]),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in CHECK_INPUTS.values()),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in CHECK_REMAPS.values()),

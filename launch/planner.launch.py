@@ -15,7 +15,7 @@ from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity, logging
 from reflectdrive_ros.planning import LEARNED, PLANNERS
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS, SHOWN_ONLY
+from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUTS, SHOWN_ONLY
 
 SHARE = Path(__file__).parent.parent
 
@@ -27,7 +27,7 @@ def generate_launch_description() -> LaunchDescription:
     yes_or_no = ["true", "false"]
     return LaunchDescription(
         [
-            argument("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)"),
+            *(argument(*row) for row in NODE_ARGUMENTS),
             argument("planner", "", "the planner; empty: as in the config file", ["", *PLANNERS, *LEARNED]),
             argument(
                 "route_type",
@@ -40,15 +40,6 @@ def generate_launch_description() -> LaunchDescription:
                 "",
                 "the map's .osm file: the route is a LaneletRoute; empty: as in the config file, or Autoware's topic",
             ),
-            argument("namespace", "/planning/reflectdrive", "namespace of the node"),
-            argument(
-                "use_sim_time",
-                "false",
-                "true: take the time from /clock, as with a replayed bag; false: the wall clock's, unless the launch "
-                "tree sets use_sim_time for all of its nodes",
-                yes_or_no,
-            ),
-            argument("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
             argument(
                 "strict_start",
                 "false",

@@ -4,7 +4,7 @@ import ast
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
+from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUTS
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
@@ -25,16 +25,20 @@ def table(name, file):
 
 
 def called(function, file):
-    """The positional arguments of each call of a function by name, constants only."""
+    """The positional arguments of each call of a function by name: constants, and starred names as text."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == function:
-            yield [getattr(word, "value", None) for word in node.args], {word.arg: word.value for word in node.keywords}
+            words = [
+                ast.unparse(word) if isinstance(word, ast.Starred) else getattr(word, "value", None)
+                for word in node.args
+            ]
+            yield words, {word.arg: word.value for word in node.keywords}
 
 
 def declared():
     """Every argument of planner.launch.py."""
-    plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str)}
-    return plain | {row[0] for row in (*INPUTS.values(), *OUTPUTS.values())}
+    plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str) and words != ["*row"]}
+    return plain | {row[0] for row in (*NODE_ARGUMENTS, *INPUTS.values(), *OUTPUTS.values())}
 
 
 def xml_arguments():

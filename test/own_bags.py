@@ -77,7 +77,8 @@ def odometry_later():
 def fields_of(summary):
     """Names of a summary's fields as docs/own_bags.md writes them; a key that is data becomes NAME, KEY or STAGE."""
     named = {"topics": "KEY", "latency_ms": "STAGE"}
-    named |= dict.fromkeys(("verdicts", "sources", "inputs", "steps", "full_step_reason", "notes", "failures"), "NAME")
+    keyed = ("verdicts", "sources", "inputs", "steps", "planners", "full_step_reason", "notes", "failures")
+    named |= dict.fromkeys(keyed, "NAME")
 
     def within(path, value):
         if isinstance(value, dict):
@@ -92,8 +93,8 @@ def fields_of(summary):
     return {name for key, value in summary.items() for name in within([key], value)}
 
 
-def explained_fields():
-    """Names in the first column of the tables of docs/own_bags.md."""
-    page = (Path(__file__).parents[1] / "docs" / "own_bags.md").read_text().split("## Fields of summary.json")[1]
+def explained_fields(page="own_bags.md"):
+    """Names in the first column of the tables of docs/own_bags.md, or of another page."""
+    page = (Path(__file__).parents[1] / "docs" / page).read_text().split("## Fields of summary.json")[-1]
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}

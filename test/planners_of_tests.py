@@ -5,17 +5,16 @@ from reflectdrive_ros.planning.candidates import GeneratorSpec, of_trajectories
 
 
 class PlannersOfTests:
-    """`planners[name] = plan` registers a generator of that plan, and its name with a command, until the test ends."""
+    """`planners[name] = plan` registers a generator of that plan until the test ends."""
 
-    def __init__(self, monkeypatch, command):
-        self._monkeypatch, self._command = monkeypatch, command
+    def __init__(self, monkeypatch):
+        self._monkeypatch = monkeypatch
 
     def __setitem__(self, name, plan):
         def generate(state, observation, planner_context):
             return of_trajectories((plan(state, observation, planner_context)[1].trajectory,))
 
         self._monkeypatch.setitem(GENERATORS, name, GeneratorSpec(name, generate))
-        self._monkeypatch.setattr(self._command, "PLANNERS", (*self._command.PLANNERS, name))
 
     def __ior__(self, planners):
         for name, plan in planners.items():

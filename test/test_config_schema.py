@@ -37,6 +37,9 @@ def test_the_made_files_are_up_to_date(file, render, command):
 
 def refusals(schema, value, where="$"):
     """What a validator of JSON schema would refuse; knows the words that our schema uses."""
+    if "anyOf" in schema:
+        every = [refusals(one, value, where) for one in schema["anyOf"]]
+        return [] if [] in every else every[0]
     kind = schema["type"]
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     right = {
@@ -55,6 +58,7 @@ def refusals(schema, value, where="$"):
             is_known = key in schema["properties"]
             errors += refusals(schema["properties"][key], inner, f"{where}.{key}") if is_known else [f"{where}.{key}?"]
     elif kind == "array":
+        errors += [f"{where} has too few entries"] if len(value) < schema.get("minItems", 0) else []
         for inner in value:
             errors += refusals(schema["items"], inner, where)
     elif number and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
@@ -90,7 +94,7 @@ VALUES = st.one_of(
 
 @given(st.sampled_from(ALONE), VALUES)
 def test_the_schema_refuses_what_the_node_refuses_and_nothing_else(name, value):
-    if name == "planner" and isinstance(value, str):
+    if name == "planner" and isinstance(value, (str, list)):
         return  # which planners there are is asked when one is made, see the node's tests
     try:
         override_dotted(Config(), {name: value})
@@ -98,6 +102,25 @@ def test_the_schema_refuses_what_the_node_refuses_and_nothing_else(name, value):
     except ConfigError:
         accepted = False
     assert (refusals(SCHEMA, nested(name, value)) == []) == accepted, (name, value)
+
+
+@pytest.mark.parametrize(
+    ("planner", "accepted"),
+    [
+        ("reflexdiffusion", True),
+        ("reflexdiffusion+idm_proposals", True),
+        (["reflexdiffusion", "idm_proposals"], True),
+        (["idm_proposals"], True),
+        ("genius", False),
+        ("reflexdiffusion+genius", False),
+        ("reflexdiffusion+", False),
+        (["reflexdiffusion", "genius"], False),
+        ([], False),
+        (3, False),
+    ],
+)
+def test_the_planner_is_a_name_or_several(planner, accepted):
+    assert (refusals(SCHEMA, {"planner": planner}) == []) == accepted
 
 
 def test_every_setting_of_a_few_words_tells_them():

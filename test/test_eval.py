@@ -40,7 +40,7 @@ def written(tmp_path_factory):
 @pytest.fixture
 def planners(monkeypatch):
     """Planners that only tests have."""
-    return PlannersOfTests(monkeypatch, eval)
+    return PlannersOfTests(monkeypatch)
 
 
 def test_the_keys_that_others_rely_on(written):
@@ -144,10 +144,25 @@ def test_a_fault_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
 
 
 def test_an_unknown_planner_is_refused(capsys):
-    with pytest.raises(SystemExit) as refused:
-        command("--planner", "genius")
-    assert refused.value.code == 2
-    assert "route_follower" in capsys.readouterr().err
+    for words in (
+        ("--planner", "genius"),
+        ("--planner", "idm_proposals", "genius"),
+        ("--planner", "genius+idm_proposals"),
+    ):
+        assert command(*words) == 2
+        assert capsys.readouterr().err.startswith("planner is 'genius', expected one of constant_velocity, route_foll")
+
+
+def test_planners_with_a_plus_are_one_row(written, tmp_path):
+    both = "constant_velocity+idm_proposals"
+    assert command("--scenes", HERE, "--planner", "constant_velocity", both, "--json", tmp_path / "it.json") == 0
+    rows = json.loads((tmp_path / "it.json").read_text())["drivers"]
+    assert set(rows) == {"human", "constant_velocity", both}
+    assert rows["constant_velocity"] == written["drivers"]["constant_velocity"]
+    assert rows[both] not in (rows["constant_velocity"], rows["human"])
+    words = ("--scenes", HERE, "--variant", "both", f"planner={both}", "--json", tmp_path / "variant.json")
+    assert command(*words) == 0
+    assert json.loads((tmp_path / "variant.json").read_text())["drivers"]["both"] == rows[both]
 
 
 @pytest.mark.long

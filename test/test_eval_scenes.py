@@ -67,7 +67,7 @@ def planners(monkeypatch):
             yield parallel.Outcome(task, work(task, partial(on_progress, index)))
 
     monkeypatch.setattr(parallel, "map_restartable", share_out)
-    return PlannersOfTests(monkeypatch, eval)
+    return PlannersOfTests(monkeypatch)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from reflectdrive_ros.core.config import Config, InputsConfig, load
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.planning import LEARNED
 from reflectdrive_ros.ros import topics
-from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS, INPUTS, OUTPUTS, SHOWN_ONLY
+from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS, INPUTS, NODE_ARGUMENTS, OUTPUTS, SHOWN_ONLY
 
 
 @pytest.mark.parametrize("file", [FILE, CHECK, REPLAY, DEMO], ids=lambda file: file.name)
@@ -73,7 +73,8 @@ def test_the_dds_profile_and_the_rviz_file_lie_where_the_file_looks():
 
 @pytest.mark.parametrize("file", [FILE, CHECK, REPLAY, DEMO], ids=lambda file: file.name)
 def test_every_argument_says_what_it_is(file):
-    for words, _ in called("argument", file):
+    shared = [list(row[:3]) for row in NODE_ARGUMENTS]
+    for words in [*(words for words, _ in called("argument", file) if words != ["*row"]), *shared]:
         assert len(words) >= 3, words
         assert words[2] != ""
     for _, keywords in called("DeclareLaunchArgument", file):
@@ -81,7 +82,9 @@ def test_every_argument_says_what_it_is(file):
 
 
 def test_time_is_the_wall_clocks_unless_asked():
-    (default,) = (words[1] for words, _ in called("argument", FILE) if words[0] == "use_sim_time")
+    (default,) = (row[1] for row in NODE_ARGUMENTS if row[0] == "use_sim_time")
+    for file in (FILE, CHECK):
+        assert ["*row"] in [words for words, _ in called("argument", file)]
     assert default == xml_arguments()["use_sim_time"].get("default") == "false"
 
 

@@ -29,7 +29,8 @@ from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.generators import constant_velocity
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import outputs
-from reflectdrive_ros.ros.node import PlannerNode, spin_once_safely
+from reflectdrive_ros.ros.node import PlannerNode
+from reflectdrive_ros.ros.node_process import spin_once_safely
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 

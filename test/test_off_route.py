@@ -10,10 +10,10 @@ from scenes import Clock, config, later, observation, straight_route, turning_ro
 from scripted_network import camera_observation
 
 from reflectdrive_ros.core import geometry, kinematics
-from reflectdrive_ros.core.config import DENOISER_PLANNERS, SHIPPED_MODELS, ConfigError, RouteConfig
+from reflectdrive_ros.core.config import SHIPPED_MODELS, ConfigError, RouteConfig
 from reflectdrive_ros.core.domain import PlanSource, Verdict
 from reflectdrive_ros.infra.files import sha256_of
-from reflectdrive_ros.planning import LEARNED, PLANNERS, decoding_config
+from reflectdrive_ros.planning import GENERATORS, LEARNED, PLANNERS, decoding_config
 from reflectdrive_ros.planning.off_route import off_route_reason
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.network import load_network
@@ -51,7 +51,7 @@ def engine(planner="route_follower", backend="", **changes):
 
 def scene(planner="route_follower", left_m=0.0, **more):
     """8 m/s on a straight road, with images for planners that read them; the route is `left_m` to the left."""
-    make = camera_observation if planner in LEARNED and planner not in DENOISER_PLANNERS else observation
+    make = camera_observation if GENERATORS[planner].images else observation
     return make(**{"speed": 8.0, "route": straight_route(left=left_m), **more})
 
 

@@ -192,10 +192,11 @@ def test_every_candidate_carries_the_turn_signal():
 
 
 def test_debug_arrays_are_flat_and_of_equal_length():
-    plan = stopping_plan(candidates=(Trajectory(np.ones((60, 3)), 0.1),), scores=(0.9, 0.4))
+    plan = stopping_plan(candidates=(Trajectory(np.ones((60, 3)), 0.1),), scores=(0.9, 0.4), change="1 m/s^2 slower")
     report = StepReport(plan, Verdict.OK, PlanSource.PLANNER, timings_ms={"plan": 1.5})
     message = outputs.debug(report, config(), {"plan": 1.5, "guard": 0.25})
     assert (message.candidate_count, message.points_per_candidate) == (2, 60)
+    assert as_received(message).change == "1 m/s^2 slower"
     assert len(message.candidate_x) == len(message.candidate_y) == len(message.candidate_heading) == 120
     np.testing.assert_allclose(message.candidate_score, [0.9, 0.4], rtol=1e-6)
     assert dict(zip(message.stage_names, message.stage_times, strict=True)) == {"plan": 1.5, "guard": 0.25}

@@ -12,7 +12,7 @@ from rclpy.node import Node
 
 from reflectdrive_ros.core.config import Config, ConfigError, VehicleConfig, settings
 from reflectdrive_ros.ros.inputs.channel import Level
-from reflectdrive_ros.ros.node import start_ros
+from reflectdrive_ros.ros.node_process import start_ros
 from reflectdrive_ros.ros.params import declare_config
 
 # made up, with the names and units of Autoware's vehicle_info.param.yaml

@@ -11,7 +11,7 @@ from scenes import NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, strai
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import VehicleConfig
-from reflectdrive_ros.core.domain import Agents, StepKind
+from reflectdrive_ros.core.domain import Agents, StepKind, TokenTrace
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.candidates import Candidates, TokenSearch, of_trajectories
 from reflectdrive_ros.planning.generators import GENERATORS
@@ -111,6 +111,20 @@ def test_a_lite_step_keeps_the_profile():
     assert not lite.change
     assert is_safe(lite)
     np.testing.assert_allclose(waypoints(lite.trajectory), moving(8.0), atol=1e-6)
+
+
+def test_tokens_and_trace_are_those_of_the_selected_candidate():
+    """The second of two candidates avoids a standing car."""
+    ids, requests = np.arange(2 * LAYOUT.length, dtype=np.int32).reshape(2, -1), []
+
+    def trace(candidate):
+        requests.append(candidate)
+        return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids[[candidate]], np.ones((1, LAYOUT.length)))
+
+    scene = mapped_scene(8.0, (24.0, 0.0, 0.0, 0.0))
+    plan = planned(proposing(moving(8.0), STOP, ids=ids, trace=trace), scene, pipeline__vary=False)
+    assert requests == [1]
+    assert plan.tokens.tolist() == ids[1].tolist() == plan.trace.ids[-1].tolist()
 
 
 # --- vary and select --------------------------------------------------------------------------------------------------

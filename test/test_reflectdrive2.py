@@ -25,11 +25,11 @@ from scripted_network import (
 
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import ConfigError
-from reflectdrive_ros.core.domain import Command, StepKind, Trajectory, Verdict
+from reflectdrive_ros.core.domain import Command, Plan, StepKind, Trajectory, Verdict
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
-from reflectdrive_ros.planning import get_planner, pipeline
+from reflectdrive_ros.planning import auto_edit, get_planner, goals, lite_step, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive2
-from reflectdrive_ros.planning.generators.reflectdrive2 import ReflectDrive2Memory
+from reflectdrive_ros.planning.lite_step import ReflectDrive2Memory
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import carried_points, trajectories
 from reflectdrive_ros.runtime.engine import Engine
@@ -74,6 +74,21 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
     assert len(plan.candidates) == 1
 
 
+def test_the_trace_is_that_of_the_plan_that_is_driven_whichever_was_edited():
+    """The faster plan is edited; the safety as planned lets the other one be driven, with its own goal and draft."""
+    network = Restless(SLOW, STRAIGHT)
+    candidates = reflectdrive2.generate(
+        PlannerState(), camera_observation(speed=8.0, agents=cars()), PlannerContext(config(), network)
+    )
+    for candidate, ids in enumerate(candidates.ids):
+        trace = candidates.trace(candidate)
+        assert trace.ids[-1].tolist() == ids.tolist()
+        assert len(trace.goals) == 2
+        np.testing.assert_allclose(trace.goals[trace.chosen], LAYOUT.decode(network.ids)[trace.chosen, -1], atol=1e-9)
+    assert [len(candidates.trace(candidate).ids) for candidate in (0, 1)] == [4, 1]
+    assert candidates.trace(0).chosen != candidates.trace(1).chosen
+
+
 @pytest.mark.parametrize(("spent", "edits"), [(0.4, 3), (0.7, 0)])
 def test_after_the_deadline_share_no_edit_begins(spent, edits):
     network = Restless(STRAIGHT, SLOW)
@@ -114,7 +129,7 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
     """On a circle at constant speed the plan looks the same from everywhere: to a centimetre, before any rounding."""
     then, now = arc_frames(2, dt_s)
     poses = kinematics.arc(0.02, 10.0 * 0.1 * np.arange(1, 41))
-    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, Trajectory(poses, 0.1))
+    last = Plan(then.stamp_ns, then.ego.map_from_ego, Trajectory(poses, 0.1))
     carried = carried_points(last, now, 8)
     is_carried = np.isfinite(carried).all(1)
     assert is_carried.tolist() == [True] * 7 + [False]
@@ -123,7 +138,7 @@ def test_a_carried_plan_is_its_own_continuation(dt_s):
 
 def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
     then, *others = arc_frames(11, 0.5)
-    last = reflectdrive2.Plan(then.stamp_ns, then.ego.map_from_ego, *trajectories(arc_way()[None], 10.0, 0.1))
+    last = Plan(then.stamp_ns, then.ego.map_from_ego, *trajectories(arc_way()[None], 10.0, 0.1))
     assert [int(np.isfinite(carried_points(last, now, 8)[:, 0]).sum()) for now in others] == [*range(7, -1, -1), 0, 0]
 
 
@@ -146,9 +161,9 @@ def test_edited_tokens_are_decoded_and_the_others_stay_in_metres():
     carried = carried_points(before[0], now, 8)
     network = Restless(arc_way())
     context = network.prefill(None)
-    actions, confidence, points = reflectdrive2.lite_draft(network, context, carried)
-    (ids,), _ = reflectdrive2.edit_actions(network, context, actions, confidence, 1)[-1]
-    reflected = reflectdrive2.edited_points(points[0], actions[0], ids, LAYOUT)
+    actions, confidence, points = lite_step.lite_draft(network, context, carried)
+    (ids,), _ = auto_edit.edit_actions(network, context, actions, confidence, 1)[-1]
+    reflected = auto_edit.edited_points(points[0], actions[0], ids, LAYOUT)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     unchanged = np.ones((8, 2), bool)
@@ -194,7 +209,7 @@ def test_a_change_of_the_scene_forces_a_full_step(change, reason):
 
 
 def test_a_plan_that_the_car_does_not_follow_is_drafted_again(monkeypatch):
-    monkeypatch.setattr(reflectdrive2, "MAX_DEVIATION_M", 0.2)
+    monkeypatch.setattr(lite_step, "MAX_DEVIATION_M", 0.2)
     # the car does what its odometry says and goes on, where the plan has it brake as hard as it can
     fast, network = camera_observation(speed=15.0), ScriptedNetwork(arc_way(speed=1.0, curvature=0.0))
     _, (plan, state) = drive(network, [fast, later(fast, 0.3)], Settings())
@@ -275,8 +290,8 @@ def network():
 
 
 def test_a_real_network_drives_the_same_recipe(network, monkeypatch):
-    monkeypatch.setattr(reflectdrive2, "LOW_CONFIDENCE", 0.0)
-    monkeypatch.setattr(reflectdrive2, "MAX_DEVIATION_M", 1e3)
+    monkeypatch.setattr(lite_step, "LOW_CONFIDENCE", 0.0)
+    monkeypatch.setattr(lite_step, "MAX_DEVIATION_M", 1e3)
     scenes = frames(3, scene=camera_observation(agents=cars()))
     plans = drive(network, scenes, Settings())
     assert [plan.step for plan, _ in plans] == [StepKind.FULL, StepKind.LITE, StepKind.FULL]
@@ -309,7 +324,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
         )
     prefilled = network.prefill_goal(inputs)
     drafts = reflectdrive2.draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], Settings())
-    actions, confidence = reflectdrive2.edit_actions(network, prefilled.context, *drafts, Settings().edit_rounds)[-1]
+    actions, confidence = auto_edit.edit_actions(network, prefilled.context, *drafts, Settings().edit_rounds)[-1]
     assert actions.tolist() == decoded.actions[0][decoded.valid[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.valid[0]], rtol=1e-4)
 
@@ -340,12 +355,12 @@ def test_it_is_offered_only_where_a_model_is_configured():
 def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():
     """Goals 40, 20, 10 and 5 m ahead, each 0.5 nats less likely than the one before."""
     paths = [np.stack([reach * TIMES_S / 4.0, np.zeros(8)], -1) for reach in (40.0, 20.0, 10.0, 5.0)]
-    goals = np.array(paths)[:, -1]
+    ends = np.array(paths)[:, -1]
     likely = -0.5 * np.arange(4.0)
 
     def chosen(nats, speed=3.0, valid=(True,) * 4, log_probs=likely):
         settings = replace(Settings(), goal_logprob_margin=nats)
-        return reflectdrive2.select_goal(goals, log_probs, np.array(valid), ego(speed), settings)
+        return goals.select_goal(ends, log_probs, np.array(valid), ego(speed), settings)
 
     assert [chosen(nats) for nats in (0.0, 0.4, 0.6, 1.1, 9.0)] == [0, 0, 1, 2, 3]
     assert chosen(9.0, valid=(True, True, False, False)) == 1
@@ -360,6 +375,6 @@ def test_the_braking_for_a_goal_is_that_of_a_car_that_gets_there(speed_mps, brak
     """Whoever brakes evenly from now on, to a stop or not, has come this far after 4 s."""
     times_s = np.linspace(0.0, 4.0, 4001)
     away_m = np.trapezoid(np.maximum(speed_mps - braking_mps2 * times_s, 0.0), times_s)
-    required_mps2 = reflectdrive2.braking_mps2(np.array([away_m]), speed_mps)[0]
-    if away_m > 2 * reflectdrive2.STANDING_M:
+    required_mps2 = goals.braking_mps2(np.array([away_m]), speed_mps)[0]
+    if away_m > 2 * goals.STANDING_M:
         np.testing.assert_allclose(required_mps2, braking_mps2, rtol=1e-2)

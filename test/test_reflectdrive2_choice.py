@@ -9,7 +9,8 @@ from scripted_network import LAYOUT, SLOW, STRAIGHT, ScriptedNetwork, arc_way, c
 
 from reflectdrive_ros.core.domain import DrivableGrid
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
-from reflectdrive_ros.planning.generators import reflectdrive2
+from reflectdrive_ros.planning import goals
+from reflectdrive_ros.planning.select import LOG_PROB_WEIGHT
 from reflectdrive_ros.scoring.safety import SafetyContext
 
 
@@ -98,9 +99,9 @@ def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest()
 
     def chosen(log_probs, *others):
         scene = observation(speed=8.0, agents=cars(*others), traffic_lights=NO_LIGHTS)
-        return reflectdrive2.rank(paths, np.array(log_probs), SafetyContext(scene, config()))[0]
+        return goals.rank(paths, np.array(log_probs), SafetyContext(scene, config()))[0]
 
-    margin = 0.125 * 5.0 / 12.0 / reflectdrive2.LOG_PROB_WEIGHT  # log-probability that outweighs 4 m
+    margin = 0.125 * 5.0 / 12.0 / LOG_PROB_WEIGHT  # log-probability that outweighs 4 m
     assert chosen((0.0, 0.0, 0.0)) == 0
     assert chosen((-0.7 * margin, 0.0, 0.0)) == 0
     assert chosen((-1.3 * margin, 0.0, 0.0)) == 1

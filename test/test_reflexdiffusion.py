@@ -13,12 +13,12 @@ from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.core.recipe_config import ReflexDiffusionConfig
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.planning import denoiser as sampling
-from reflectdrive_ros.planning import guard, pipeline
+from reflectdrive_ros.planning import guard, pipeline, reflection
 from reflectdrive_ros.planning.denoiser import END_TIME, StepResult
 from reflectdrive_ros.planning.generators import reflexdiffusion
-from reflectdrive_ros.planning.generators.reflexdiffusion import Reflector, guided, reflect
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.speed_profile import without_reversal
+from reflectdrive_ros.planning.reflection import Reflector, guided, reflect
 from reflectdrive_ros.scoring.safety import SafetyContext
 
 SPEC = VectorSpec(agents=4, lanes=4, route_lanes=4, predicted_agents=2, future_steps=40)
@@ -100,7 +100,7 @@ def test_a_distant_route_is_an_error_of_a_network_of_frenet_coordinates():
 
 
 def test_guidance_of_one_is_the_conditional_path_to_the_last_bit(monkeypatch):
-    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.0)
+    monkeypatch.setattr(reflection, "CONFIDENCE_MIN", 0.0)
     alone, _ = plan(LinearDenoiser())
     with_both, _ = plan(LinearDenoiser(), replace(OFF, guidance=1.0, reflection=True))
     np.testing.assert_array_equal(alone.trajectory.poses, with_both.trajectory.poses)
@@ -126,10 +126,10 @@ def test_guided_is_the_published_mixture():
 def test_reflection_off_is_the_base_sampler_to_the_last_bit(monkeypatch):
     settings = replace(OFF, guidance=0.9)
     off, _ = plan(LinearDenoiser(), settings)
-    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.0)
+    monkeypatch.setattr(reflection, "CONFIDENCE_MIN", 0.0)
     never, memory = plan(LinearDenoiser(), replace(settings, reflection=True))
-    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 1.0)
-    monkeypatch.setattr(reflexdiffusion, "REFLECTIONS_MAX", 0)
+    monkeypatch.setattr(reflection, "CONFIDENCE_MIN", 1.0)
+    monkeypatch.setattr(reflection, "REFLECTIONS_MAX", 0)
     none_left, _ = plan(LinearDenoiser(), replace(settings, reflection=True))
     np.testing.assert_array_equal(off.trajectory.poses, never.trajectory.poses)
     np.testing.assert_array_equal(off.trajectory.poses, none_left.trajectory.poses)
@@ -200,7 +200,7 @@ def test_a_reflection_that_lowers_the_confidence_is_undone():
 
 
 def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is_limited(monkeypatch):
-    monkeypatch.setattr(reflexdiffusion, "REFLECTIONS_MAX", 2)
+    monkeypatch.setattr(reflection, "REFLECTIONS_MAX", 2)
     settings = ReflexDiffusionConfig()
     step = step_of(9)
     assert reflector([], settings)(step, 9) is step
@@ -212,7 +212,7 @@ def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is
 
 
 def test_an_unconfident_plan_is_reflected_and_reported(monkeypatch):
-    monkeypatch.setattr(reflexdiffusion, "CONFIDENCE_MIN", 0.95)
+    monkeypatch.setattr(reflection, "CONFIDENCE_MIN", 0.95)
     new_plan, memory = plan(
         LinearDenoiser(with_all=future(8.0, 0.25)),
         replace(OFF, guidance=0.9, reflection=True),

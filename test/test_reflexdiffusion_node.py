@@ -13,7 +13,6 @@ from scenes import Clock, cars, config, ego, observation
 from tiny_denoiser import normalized, tiny_denoiser
 
 from reflectdrive_ros.core.config import (
-    DENOISER_PLANNERS,
     SHIPPED_MODELS,
     Config,
     ConfigError,
@@ -29,7 +28,8 @@ from reflectdrive_ros.evaluation import recorded_tracks, variants
 from reflectdrive_ros.evaluation.variants import Variant
 from reflectdrive_ros.features import vectors
 from reflectdrive_ros.model.denoiser import checkpoint
-from reflectdrive_ros.planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS
+from reflectdrive_ros.planning import GENERATORS
+from reflectdrive_ros.planning.inputs import needs_cameras
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.inputs.channel import Level
@@ -90,7 +90,7 @@ def test_the_shipped_model_is_that_of_the_planner_whichever_way_the_planner_is_s
     def pair(config):
         return config.model.file, config.model.sha256
 
-    assert set(SHIPPED_MODELS) == set(LEARNED)
+    assert set(SHIPPED_MODELS) == {name for name, spec in GENERATORS.items() if spec.network is not None}
     file = tmp_path / "car.yaml"
     file.write_text("planner: reflexdiffusion\n")
     own = SHIPPED_MODELS["reflexdiffusion"]
@@ -129,7 +129,7 @@ def test_missing_weights_are_one_sentence():
 def test_whether_cameras_are_needed_follows_the_planner_whichever_way_it_is_set(tmp_path):
     def needs(name, **changes):
         """As a configuration file and the command line set them: the planner of the file is replaced by `name`."""
-        return override_dotted(load(file), {"planner": name, **changes}).needs_cameras
+        return needs_cameras(override_dotted(load(file), {"planner": name, **changes}))
 
     file = tmp_path / "car.yaml"
     for named in ("reflexdiffusion", "reflectdrive2", "route_follower"):
@@ -148,7 +148,7 @@ def test_whether_cameras_are_needed_follows_the_planner_whichever_way_it_is_set(
 
 def test_it_needs_no_cameras_whatever_is_set():
     planner_config = config(planner=NAME, cameras__required=True)
-    assert not planner_config.needs_cameras
+    assert not needs_cameras(planner_config)
     kinds = {topic.key.partition(":")[0]: topic.required for topic in topics.inputs(planner_config)}
     assert [kind for kind, required in kinds.items() if required] == ["odometry", "route"]
     of_others = {topic.key.partition(":")[0] for topic in topics.inputs(Config())}
@@ -159,10 +159,10 @@ def test_it_needs_no_cameras_whatever_is_set():
 
 
 def test_planners_with_a_denoiser_read_vectors_and_no_images():
-    assert VECTOR_PLANNERS == ("reflexdiffusion",)
-    assert set(VECTOR_PLANNERS) == DENOISER_PLANNERS
-    assert set(CAMERA_FREE) >= DENOISER_PLANNERS
-    assert set(LEARNED) >= DENOISER_PLANNERS
+    assert [name for name, spec in GENERATORS.items() if spec.vectors] == ["reflexdiffusion"]
+    for spec in GENERATORS.values():
+        assert spec.vectors == (spec.network == "denoiser")
+        assert spec.images == (spec.network == "token")
 
 
 # --- the engine ------------------------------------------------------------------------------------------------------

@@ -12,15 +12,18 @@ import json
 import os
 import shutil
 import threading
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from followed_replay import followed_recording, replayed  # noqa: F401 (fixtures)
 from own_bags import explained_fields, fields_of
+from replay_records import embedded
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.core.domain import PlanSource
 from reflectdrive_ros.replay import golden as golden_replay
 from reflectdrive_ros.replay.engine import prefetch_items
 from reflectdrive_ros.replay.golden import GoldenReplayError
@@ -225,6 +228,19 @@ def test_a_model_replays_the_same_each_time_and_tells_of_its_steps(pandaset, tin
     assert "full" in capsys.readouterr().out
     _, again = replayed(pandaset, tmp_path / "two", *words)
     assert again["plans_sha256"] == numbers["plans_sha256"]
+
+
+def test_a_report_says_which_of_several_planners_each_plan_is_from(pandaset, tmp_path):
+    words = ["--planner", "constant_velocity+route_follower", "--duration", "2"]
+    code, numbers = replayed(pandaset, tmp_path, *words, "--setting", "cameras.required=false")
+    assert code == 0
+    assert numbers["planner"] == "constant_velocity+route_follower"
+    assert numbers["planners"].keys() <= {"constant_velocity", "route_follower", numbers["planner"]}
+    assert sum(numbers["planners"].values()) == numbers["plans"] > 5
+    content = embedded(tmp_path / "report.html")
+    of_frames = Counter(each["planner"] for each in content["frames"] if each["source"] == PlanSource.PLANNER)
+    assert of_frames.keys() <= {"constant_velocity", "route_follower"}
+    assert of_frames.total() > 0
 
 
 @pytest.mark.parametrize(

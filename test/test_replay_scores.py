@@ -37,7 +37,7 @@ def on_the_road(frame):
 
 
 def of(plans, sightings, space=on_the_road, **changes):
-    return score_replay(record(plans, **changes), sightings, space, Config())
+    return score_replay(record(plans, **changes), sightings, space, Config()).plans
 
 
 def parked(pose, until_s=10.0):
@@ -90,7 +90,7 @@ def test_plans_are_scored_every_half_second_as_long_as_there_is_a_future():
 def test_a_summary_has_the_means_in_percent():
     plans = [frame(t, EIGHT_S) for t in np.arange(0.0, 9.0, 0.1)]
     there = record(plans)
-    scored = summary(record(plans, scores=score_replay(there, parked(BESIDE), on_the_road, Config())))["scored"]
+    scored = summary(record(plans, scores=score_replay(there, parked(BESIDE), on_the_road, Config()).plans))["scored"]
     assert scored["plans"] == 10
     assert scored["nc"] == scored["dac"] == 100.0
     assert summary(there)["scored"] == {"plans": 0, **dict.fromkeys(SCORES)}

@@ -12,7 +12,8 @@ from rclpy.context import Context
 from reflectdrive_ros.core.config import Config, InputsConfig, as_yaml, override_dotted
 from reflectdrive_ros.demo import live
 from reflectdrive_ros.ros import sros2_policy, topics
-from reflectdrive_ros.ros.launch_topics import INPUTS
+from reflectdrive_ros.ros.check_node import CheckNode
+from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_SETTINGS, INPUTS
 from reflectdrive_ros.ros.node import PlannerNode
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
@@ -93,16 +94,20 @@ def test_the_policy_is_made_from_the_topic_table():
     assert POLICY.read_text() == sros2_policy.policy(Config()), f"run {command}"
 
 
-def allowed(text, right):
-    root = ElementTree.fromstring(text)
-    return {entry.text for group in root.iter() if group.get(right) == "ALLOW" for entry in group}
+def allowed(text, right, node="reflectdrive"):
+    (profile,) = (entry for entry in ElementTree.fromstring(text).iter("profile") if entry.get("node") == node)
+    return {entry.text for group in profile if group.get(right) == "ALLOW" for entry in group}
 
 
 def test_no_wildcard_and_no_other_right():
     root = ElementTree.parse(POLICY).getroot()
     assert root.get("version") == "0.2.0"
-    rights = [set(group.attrib) for group in root.find("enclaves/enclave/profiles/profile")]
-    assert sorted(map(sorted, rights)) == [["publish"], ["reply"], ["subscribe"]]
+    profiles = root.findall("enclaves/enclave/profiles/profile")
+    assert [profile.get("node") for profile in profiles] == ["reflectdrive", "reflectdrive_check"]
+    for profile in profiles:
+        assert sorted(sorted(group.attrib) for group in profile) == [["publish"], ["reply"], ["subscribe"]]
+    paths = [enclave.get("path") for enclave in root.iter("enclave")]
+    assert paths == [f"{profile.get('ns')}/{profile.get('node')}" for profile in profiles]
     names = [entry.text for entry in root.iter() if entry.tag in ("topic", "service")]
     assert all(re.fullmatch(r"/[\w/]+", name) for name in names), names
 
@@ -123,31 +128,41 @@ def test_a_car_with_obstacles_reads_them_where_the_launch_files_remap_them():
     assert not any(name.endswith("/input/obstacles") for name in subscribed)
 
 
+def check_node(context):
+    return CheckNode(context=context)
+
+
+def planner_node(context):
+    return PlannerNode(PlanningCore(Config(), lambda: 0.0), context=context)
+
+
 @pytest.mark.dds
-def test_the_node_does_exactly_what_the_policy_allows(tmp_path):
+@pytest.mark.parametrize(
+    ("start", "remaps", "overrides"), [(planner_node, INPUTS, {}), (check_node, CHECK_INPUTS, CHECK_SETTINGS)]
+)
+def test_the_node_does_exactly_what_the_policy_allows(tmp_path, start, remaps, overrides):
     """The running node's endpoints, as the graph shows them, are the policy's: none missing, none too many."""
-    file = tmp_path / "config.yaml"
-    file.write_text(as_yaml(Config()))
+    config, file = override_dotted(Config(), overrides), tmp_path / "config.yaml"
+    file.write_text(as_yaml(config))
     context = Context()
     words = ["--ros-args", "-r", f"__ns:={sros2_policy.NAMESPACE}", "-p", f"config_file:={file}"]
-    for topic in topics.inputs(Config()):
-        words += ["-r", f"{topic.name}:={INPUTS.get(topic.name, (None, topic.name))[1]}"]
+    for name, (_, topic, _) in remaps.items():
+        words += ["-r", f"{name}:={topic}"]
     rclpy.init(args=words, context=context)
-    node = PlannerNode(PlanningCore(Config(), lambda: 0.0), context=context)
+    node = start(context)
     try:
         who = node.get_name(), node.get_namespace()
         subscribed = {name for name, _ in node.get_subscriber_names_and_types_by_node(*who)}
         published = {name for name, _ in node.get_publisher_names_and_types_by_node(*who)}
         served = {name for name, _ in node.get_service_names_and_types_by_node(*who)}
     finally:
-        node.close()
         node.destroy_node()
         rclpy.try_shutdown(context=context)
     text = POLICY.read_text()
-    missing = {INPUTS[t.name][1] for t in topics.inputs(Config()) if not topics.is_installed(t.type)}
-    assert subscribed == allowed(text, "subscribe") - missing
-    assert published == allowed(text, "publish")
-    assert served == allowed(text, "reply")
+    missing = {INPUTS[t.name][1] for t in topics.inputs(config) if not topics.is_installed(t.type)}
+    assert subscribed == allowed(text, "subscribe", who[0]) - missing
+    assert published == allowed(text, "publish", who[0])
+    assert served == allowed(text, "reply", who[0])
 
 
 # --- what is installed -----------------------------------------------------------------------------------------------

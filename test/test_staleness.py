@@ -139,6 +139,13 @@ def test_numbers_that_name_no_planner_depend_on_all_of_them(clone):
     assert f":(exclude){OTHER}" not in staleness.pathspecs({"command": "reflectdrive bench step"})
 
 
+def test_numbers_of_several_planners_in_one_row_depend_on_each_of_them():
+    command = "reflectdrive eval --planner reflexdiffusion+idm_proposals route_follower"
+    unused = " ".join(staleness.pathspecs({"command": command}))
+    assert "/generators/reflectdrive2.py" in unused
+    assert not [name for name in ("reflexdiffusion", "idm_proposals", "route_follower") if f"{name}.py" in unused]
+
+
 def test_paths_and_commands_of_the_tables_exist():
     paths = {path for some in (*staleness.PATHS.values(), *staleness.ONLY_OF.values()) for path in some}
     for path in (*paths, *staleness.DRIVES, *staleness.OTHERS):

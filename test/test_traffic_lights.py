@@ -41,6 +41,7 @@ from reflectdrive_ros.maps.lanelet_elements import TURNS, MapElements, pack, unp
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.maps.lanelet_map import MapLights
 from reflectdrive_ros.maps.vector_map import read_elements
+from reflectdrive_ros.planning.inputs import uses_lights
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.lights import of_own_turn, state_for_turn
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
@@ -176,7 +177,7 @@ def test_without_a_message_or_a_map_lights_are_unknown(write_map):
     inputs = car(write_map())
     scene = snapshot_at(inputs, 1.0).observation
     assert (scene.traffic_lights, scene.stop_lines) == (None, None)
-    assert not small(inputs__route_type="path").uses_lights
+    assert not uses_lights(small(inputs__route_type="path"))
     by_topic = Inputs(small(inputs__route_type="lanelet", inputs__objects_type="none", cameras__required=False))
     by_topic.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     assert snapshot_at(by_topic, 1.0).observation is None  # no route without a map

@@ -11,7 +11,6 @@ from scenes import cars, ego
 from shipped_planner import GRAPHS, SCENES
 from track_files import MAPPED
 
-from reflectdrive_ros import planning
 from reflectdrive_ros.bench import parity
 from reflectdrive_ros.cli.eval import Console
 from reflectdrive_ros.core import geometry, kinematics
@@ -23,9 +22,8 @@ from reflectdrive_ros.data import real_tracks, scene_lanes
 from reflectdrive_ros.data.scene import NOW
 from reflectdrive_ros.evaluation import driving_scores
 from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
-from reflectdrive_ros.planning import get_planner
+from reflectdrive_ros.planning import GENERATORS, get_planner
 from reflectdrive_ros.planning.planner import PlannerContext
-from reflectdrive_ros.ros.inputs import snapshot
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.scoring.safety import SafetyContext
@@ -310,7 +308,6 @@ def test_the_default_planner_stops_before_a_red_light_of_its_inputs(stored):
 def test_without_a_request_no_vectors_are_computed(stored, driven):
     assert field_names(stored[0].observation()) == []
     assert field_names(driven[0].observation()) == ["traffic_lights", "stop_lines"]  # for the guard of every planner
-    assert sorted(planning.VECTOR_PLANNERS) == ["reflexdiffusion"]
 
 
 def test_the_lanes_of_a_line_are_those_in_its_direction(driven):
@@ -382,7 +379,7 @@ def lead_poses(driven_line, steps):
 @pytest.fixture
 def vector_planner(monkeypatch):
     """The planner of `inputs_on_the_map` declares that it reads vectors."""
-    monkeypatch.setattr(snapshot, "VECTOR_PLANNERS", frozenset({"constant_velocity"}))
+    monkeypatch.setitem(GENERATORS, "constant_velocity", replace(GENERATORS["constant_velocity"], vectors=True))
 
 
 def test_the_node_provides_the_lanes_of_its_map_and_the_history_of_its_objects(driven_line, vector_planner):

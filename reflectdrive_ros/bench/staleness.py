@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ..core.config import PLANNER_SEPARATOR
 from .results_table import Numbers, ResultsError
 
 PACKAGE = "reflectdrive_ros"
@@ -36,12 +37,16 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
     "constant_velocity": (f"{PACKAGE}/planning/generators/constant_velocity.py",),
     "route_follower": (f"{PACKAGE}/planning/generators/route_follower.py",),
     "idm_proposals": (f"{PACKAGE}/planning/generators/idm_proposals.py",),
-    "reflectdrive2": (f"{PACKAGE}/planning/generators/reflectdrive2.py", *TOKENS, "models/reflectdrive2_small"),
+    "reflectdrive2": (
+        f"{PACKAGE}/planning/generators/reflectdrive2.py",
+        *(f"{PACKAGE}/planning/{name}.py" for name in ("auto_edit", "goals", "lite_step")),
+        *(*TOKENS, "models/reflectdrive2_small"),
+    ),
     "reflectdrive": (f"{PACKAGE}/planning/generators/reflectdrive.py", *TOKENS, "models/reflectdrive2_small"),
     "drivefine": (f"{PACKAGE}/planning/generators/drivefine.py", *TOKENS, "models/drivefine_small"),
     "reflexdiffusion": (
         f"{PACKAGE}/planning/generators/reflexdiffusion.py",
-        *(f"{PACKAGE}/planning/{name}.py" for name in ("denoiser", "ego_future", "confidence")),
+        *(f"{PACKAGE}/planning/{name}.py" for name in ("denoiser", "ego_future", "confidence", "reflection")),
         *(f"{PACKAGE}/model/denoiser", f"{PACKAGE}/features/vectors.py", f"{PACKAGE}/runtime/vector_batch.py"),
         *(f"{PACKAGE}/runtime/torch_denoiser.py", "models/reflexdiffusion_small"),
     ),
@@ -85,7 +90,8 @@ def pathspecs(numbers: Numbers) -> list[str]:
     words = str(numbers.get("command", "")).removeprefix("reflectdrive ").split()
     paths = PATHS.get(" ".join(words[: 2 if words[:1] == ["bench"] else 1]), OTHERS)
     of_rows = (name for key in ("drivers", "planners") for name in numbers.get(key, ()))
-    planners = {name.partition(" ")[0] for name in (*words, *of_rows, str(numbers.get("planner", "")))}
+    names = (*words, *of_rows, str(numbers.get("planner", "")))
+    planners = {planner for name in names for planner in name.partition(" ")[0].split(PLANNER_SEPARATOR)}
     variants = "--variant" in words  # may be of any planner
     own = {path for planner in (not variants and planners & ONLY_OF.keys()) or ONLY_OF for path in ONLY_OF[planner]}
     others = {path for some in ONLY_OF.values() for path in some} - own

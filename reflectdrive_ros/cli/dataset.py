@@ -36,7 +36,7 @@ from ..infra.errors import UserError
 from ..infra.files import lock_folder, path_text, read_limited
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
-from ..planning import LEARNED
+from ..planning import generator_spec
 from ..runtime import cli_args
 from ..runtime.engine import image_size
 
@@ -163,7 +163,7 @@ def navsim_dataset(args: argparse.Namespace, config: Config, errors: Console) ->
 
 def network_image_size(config: Config) -> tuple[int, int]:
     """Width and height in px of the images that the node makes for its planner."""
-    network = cli_args.network_for(config, config.planner, False) if config.planner in LEARNED else None
+    network = cli_args.network_for(config, config.planner, False) if generator_spec(config).network else None
     return image_size(network) or (config.cameras.width, config.cameras.height)
 
 

@@ -47,10 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--planner",
         nargs="+",
-        choices=sorted((*PLANNERS, *LEARNED)),
         metavar="NAME",
         help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)}; with "
-        "--variant that of the settings)",
+        "--variant that of the settings); A+B: both in one row, their plans as one set",
     )
     parser.add_argument(
         "--variant",

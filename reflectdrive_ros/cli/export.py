@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..bench.accuracy_gate import evaluate_gate, quantise_and_check, sentence
-from ..core.config import DENOISER_PLANNERS, Config, ConfigError, load, override_dotted
+from ..core.config import Config, ConfigError, load, override_dotted
 from ..data import shards
 from ..deploy.export import MAX_SEQUENCES, PRECISIONS, Size, export, network_size, to_bfloat16
 from ..deploy.export_denoiser import export_denoiser
@@ -39,6 +39,8 @@ from ..model.checkpoint import CheckpointError
 from ..model.denoiser import checkpoint as curve_checkpoint
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
+from ..planning import generator_spec
+from ..planning.generators import GENERATORS
 from ..runtime.model_file import network_kind, read_card
 from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
@@ -180,8 +182,9 @@ def write_denoiser(
                 net, digest, folder, origin(source), capabilities, domain, batch, golden_scene
             )
         if quantise:
-            if config.planner not in DENOISER_PLANNERS:
-                config = replace(config, planner=min(DENOISER_PLANNERS))
+            if generator_spec(config).network != "denoiser":
+                denoisers = (name for name, spec in GENERATORS.items() if spec.network == "denoiser")
+                config = replace(config, planner=next(denoisers))
             sets = args.calibrate, args.gate
             exact = GraphCard.read(folder / CARD)
             card_sha256 = quantise_and_check(exact, out, args.precision, sets, args.gate_scenes, config, errors)

@@ -31,8 +31,11 @@ from ..replay.index import COLUMNS, cells
 from ..replay.many import replay_many
 from ..replay.plan_measures import SCORES
 from ..replay.record import ReplayRecord
+from ..replay.report import score_change
+from ..ros.check_core import without_cameras
 from ..runtime import cli_args
 
+NAMES_MAX = 16  # of candidates in the table
 MANY_FOLDER = Path("out") / "replays"  # of several bags
 
 
@@ -46,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.Range(0.05, 20.0),
         default=1.0,
         help="with --node: speed of playing",
+    )
+    parser.add_argument(
+        "--candidates",
+        metavar="TOPIC",
+        help="check, repair and score another planner's trajectories on this topic of the bag; nothing is planned",
     )
     parser.add_argument("--planner", help="recipe to use instead of the configured one")
     cli_args.add_model_arguments(parser)
@@ -79,6 +87,10 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 when no plan of the planner was published, plans differ from the golden, or one of several bags
     cannot be replayed; 2 with one sentence when an argument cannot be used."""
     config = cli_args.configuration(args)
+    if args.candidates is not None:
+        if args.node or args.planner:
+            raise ConfigError(f"--candidates plans nothing: leave out --{'node' if args.node else 'planner'}")
+        config = without_cameras(config)
     args.out = args.out or (MANY_FOLDER if has_several(args) else Path("out") / args.bags[0].name)
     with lock_folder(args.out):
         return (run_many if has_several(args) else run_one)(args, config, console, errors)
@@ -186,6 +198,31 @@ def scored_row(scored: dict[str, Any]) -> dict[str, str]:
     return {"driving score": f"{parts} ({scored['plans']} plans, others as they drove)"}
 
 
+def candidate_rows(numbers: Mapping[str, Any] | None) -> dict[str, str]:
+    """Table rows with the verdicts on another planner's candidates and their scores before and after the repair."""
+    if numbers is None:
+        return {}
+    rows = {"candidates": f"{_verdicts(numbers)} in {numbers['messages']} messages"}
+    if len(numbers["by_name"]) > 1:
+        rows |= {f"  {name}": _verdicts(one) for name, one in list(numbers["by_name"].items())[:NAMES_MAX]}
+    rows["forecast score"] = score_change(numbers["score_before"], numbers["score_after"])
+    scored = numbers["scored"]
+    if scored["candidates"]:
+        parts = [
+            f"{name.upper()} {score_change(scored['before'][name], scored['after'][name])}"
+            for name in SCORES
+            if scored["before"][name] is not None
+        ]
+        rows["recorded future"] = f"{', '.join(parts)} ({scored['candidates']} candidates)"
+    if numbers["sentences"]:
+        rows["not checked"] = "\n".join(f"{count} x {text}" for text, count in numbers["sentences"].items())
+    return rows
+
+
+def _verdicts(numbers: Mapping[str, Any]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in numbers["verdicts"].items() if count) or "none"
+
+
 def table(numbers: dict[str, Any]) -> Table:
     """The table of a summary."""
     counts = {name: count for name, count in numbers["verdicts"].items() if count}
@@ -201,6 +238,7 @@ def table(numbers: dict[str, Any]) -> Table:
         if numbers["ade_m"] is None
         else f"{numbers['ade_m']:.2f} m / {numbers['fde_m']:.2f} m ({numbers['plans_compared']} plans)",
         **scored_row(numbers["scored"]),
+        **candidate_rows(numbers.get("candidates")),
         "largest lateral shift": "-"
         if numbers["max_lateral_shift_m"] is None
         else f"{numbers['max_lateral_shift_m']:.2f} m between cycles",

@@ -23,7 +23,7 @@ from ..infra.command import command, make_list
 from ..infra.errors import UserError
 from ..infra.installing import pip_extra
 from ..infra.provenance import write_numbers
-from ..planning import LEARNED, VECTOR_PLANNERS
+from ..planning import generator_spec
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, check_network
 
@@ -88,7 +88,7 @@ def table(numbers: dict[str, Any]) -> Table:
 
 def served_config(config: Config) -> Config:
     """Plans are judged by the server's deadline, not by the vehicle's; a simulator waits."""
-    if config.planner in VECTOR_PLANNERS:
+    if generator_spec(config).vectors:
         raise UserError(f"{config.planner} needs lanes and histories, which the contract does not send: use another")
     return replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS))
 
@@ -101,6 +101,6 @@ def make_driver(config: Config, deadline_s: float) -> Any:
         if (fault.name or "").split(".")[0] not in ("carla_driver_interface", "grpc", "google"):
             raise
         raise UserError(f"{fault.name} is not installed: {pip_extra('egodriver')}") from None
-    network = cli_args.network_for(config, config.planner, False) if config.planner in LEARNED else None
+    network = cli_args.network_for(config, config.planner, False) if generator_spec(config).network else None
     check_network(config, network)
     return PlannerDriver(config, network, deadline_s)

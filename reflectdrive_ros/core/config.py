@@ -41,6 +41,7 @@ from .recipe_config import (
 )
 
 __all__ = ("ConfigError", "Setting", "override", "override_dotted", "override_from_file", "setting", "settings")
+PLANNER_SEPARATOR = "+"  # of the names of several planners
 UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 TOKEN_MODEL = (
@@ -59,7 +60,6 @@ SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with t
         "66dc3a0f5a8e85e6c52676160dc3e1d5c3151d55a6942e0e057ff40310aeb33f",
     ),
 }
-DENOISER_PLANNERS = frozenset({"reflexdiffusion"})  # their network reads lanes and agents, no images
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class OutputConfig:
     generator_name: str = setting(
         "ReflectDrive",
         "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
-        "<generator_name><full name of the node>_<slot>",
+        "<generator_name><full name of the node>_<slot>; of several planners, _<planner> follows",
     )
 
 
@@ -373,7 +373,9 @@ class Config:
     planner: str = setting(
         "reflectdrive2",
         "planner: constant_velocity, route_follower, idm_proposals, or with a model reflectdrive2, reflectdrive, "
-        "drivefine, reflexdiffusion",
+        "drivefine, reflexdiffusion. Several, at most one with a model, plan side by side: [reflexdiffusion, "
+        "idm_proposals] or reflexdiffusion+idm_proposals",
+        separator=PLANNER_SEPARATOR,
     )
     speed_limit_mps: float = setting(13.9, "used where the map has no limit", 0.5, 60.0)
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
@@ -418,30 +420,15 @@ class Config:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
         if bool(self.model.file) != bool(self.model.sha256):
             raise ConfigError("model.file and model.sha256 go together: give both or neither")
-        shipped = SHIPPED_MODELS.get(self.planner)
-        if shipped is not None and self.model.is_shipped:
-            file, sha256 = shipped
+        shipped = [SHIPPED_MODELS[name] for name in self.planners if name in SHIPPED_MODELS]
+        if shipped and self.model.is_shipped:
+            file, sha256 = shipped[0]
             object.__setattr__(self, "model", dataclasses.replace(self.model, file=file, sha256=sha256))
 
     @property
-    def needs_cameras(self) -> bool:
-        """Whether the car stops without images: `cameras.required`, but never for a planner that reads no images."""
-        return self.cameras.required and self.planner not in DENOISER_PLANNERS
-
-    @property
-    def uses_map(self) -> bool:
-        """Whether a map is read: for the route, the drivable space, or the lanes that the planner reads."""
-        return self.inputs.needs_map or self.planner in DENOISER_PLANNERS
-
-    @property
-    def uses_lights(self) -> bool:
-        """Whether traffic lights are read: their stop lines come from the map."""
-        return self.uses_map and self.inputs.lights_type == "groups"
-
-    @property
-    def map_by_topic(self) -> bool:
-        """Whether the map comes from Autoware's topic: one is read, and no file is configured."""
-        return self.uses_map and not self.inputs.lanelet_map
+    def planners(self) -> tuple[str, ...]:
+        """The names in `planner`, the preferred one first."""
+        return tuple(self.planner.split(PLANNER_SEPARATOR))
 
 
 def load(path: str | Path, base: Config | None = None) -> Config:

@@ -316,7 +316,7 @@ class Observation:
     agents_age_s: float = 0.0  # age of the message with the agents
     drivable_age_s: float = 0.0  # likewise; a map does not age
     obstacles: Agents | None = None  # unclassified obstacles as boxes that do not move
-    lanes: LanePolylines | None = None  # the nearest; these three are for `planning.VECTOR_PLANNERS`
+    lanes: LanePolylines | None = None  # the nearest; these three are for planners with `vectors` in their spec
     route_lanes: LanePolylines | None = None  # those of the route's roads, in the order of the route
     history: AgentHistory | None = None  # of `agents`
     traffic_lights: TrafficLights | None = None
@@ -462,14 +462,24 @@ class Plan:
     change: str = ""  # of the generator's plan, as "1 m/s^2 slower"; empty if it was not varied
     check: SafetyCheck | None = None  # None: not checked
     trace: TokenTrace | None = None  # how `tokens` were decoded
+    planners: tuple[str, ...] = ()  # of (trajectory, *candidates): whose each is; empty: of one planner
 
     def __post_init__(self) -> None:
         check_stamp(self)
         keep_array(self, "map_from_ego", (3,))
         if self.scores and len(self.scores) != 1 + len(self.candidates):
             raise ValueError(f"Plan.scores has {len(self.scores)} numbers for {1 + len(self.candidates)} trajectories")
+        if self.planners and len(self.planners) != 1 + len(self.candidates):
+            raise ValueError(
+                f"Plan.planners has {len(self.planners)} names for {1 + len(self.candidates)} trajectories"
+            )
         if self.tokens is not None:
             keep_array(self, "tokens", (None,), np.int32)
+
+    @property
+    def planner(self) -> str:
+        """Of several planners that whose plan this is; empty if there is one."""
+        return self.planners[0] if self.planners else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ from ..infra.errors import Parser, UserError, printable, printable_line, printab
 from ..infra.signals import run_until_stopped
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagWriter
-from ..ros.node import start_ros
+from ..ros.node_process import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import dds_profile, full_topic_name, sender_qos
 from ..ros.topics import NODE_NAME, message_class

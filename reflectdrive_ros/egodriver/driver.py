@@ -38,6 +38,7 @@ from ..core.domain import (
 from ..features.cameras import Camera
 from ..features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
 from ..features.reprojection import View, black, plan_views, reproject
+from ..planning.inputs import needs_cameras
 from ..planning.planner import AnyNetwork
 from ..ros.inputs.route import command_along
 from ..runtime.engine import Engine, camera_rig
@@ -76,7 +77,7 @@ class PlannerDriver(BaseDriver):
     ) -> None:
         self.name = f"reflectdrive-{config.planner}"
         self._config, self._network, self._deadline_s, self._clock = config, network, deadline_s, clock
-        self._rig: tuple[Camera, ...] = tuple(camera_rig(network)) if config.needs_cameras else ()
+        self._rig: tuple[Camera, ...] = tuple(camera_rig(network)) if needs_cameras(config) else ()
         self._sessions: dict[str, Session] = {}
         self._network_lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # sessions, late, and plans by name of their source

@@ -49,6 +49,7 @@ from ..infra.progress import track_progress
 from ..infra.provenance import program_sha256, write_numbers
 from ..maps import road_file, sumo
 from ..planning import LEARNED
+from ..planning.inputs import needs_cameras
 from ..planning.planner import Planner
 from ..runtime import cli_args
 from ..runtime.engine import Engine
@@ -97,7 +98,7 @@ def drive(
     config, name = variant.config, name or variant.planner_name
     network = variant.network()
     if images is None:
-        images = config.needs_cameras and variant.uses_images
+        images = needs_cameras(config) and variant.uses_images
     scores: list[list[float]] = []  # of each scored plan: its PDM score and PLAN_SCORES
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()

@@ -21,7 +21,7 @@ from ..core.config import Config, ConfigError, override_dotted
 from ..core.domain import Observation
 from ..features import cameras
 from ..infra.errors import UserError
-from ..planning import CAMERA_FREE, LEARNED, get_planner
+from ..planning import generator_spec, get_planner
 from ..planning.planner import Network, PlannerContext, PlanningError
 from ..planning.stop_plan import stop_plan
 from ..runtime import cli_args
@@ -57,9 +57,9 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
         sampling = trajectory_sampling or TrajectorySampling(time_horizon=4, interval_length=0.5)
         takes = inspect.signature(AbstractAgent.__init__).parameters
         super().__init__(**({"trajectory_sampling": sampling} if "trajectory_sampling" in takes else {}))
-        if planner not in LEARNED or planner in CAMERA_FREE:
-            raise ConfigError(f"agent.planner is {planner}, expected one that reads images, such as reflectdrive2")
         config = override_dotted(Config(), {"planner": planner, **(settings or {})})
+        if not generator_spec(config).images:
+            raise ConfigError(f"agent.planner is {planner}, expected one that reads images, such as reflectdrive2")
         if model is not None:
             model_settings = model_config(model, None)
             config = override_dotted(config, {"model.file": model_settings.file, "model.sha256": model_settings.sha256})

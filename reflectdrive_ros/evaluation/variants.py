@@ -16,7 +16,7 @@ from typing import Any
 from ..core.config import Config, ConfigError, override_dotted
 from ..data.scene import INSTANTS_S
 from ..infra import arguments
-from ..planning import CAMERA_FREE, LEARNED, VECTOR_PLANNERS, decoding_config, get_planner
+from ..planning import decoding_config, generator_spec, get_planner
 from ..planning.planner import AnyNetwork, Planner
 from ..runtime.engine import check_network
 from ..runtime.model_file import ModelFileError, model_config, verified_sha256, weights_sha256
@@ -43,15 +43,15 @@ class Variant:
 
     @property
     def is_learned(self) -> bool:
-        return self.config.planner in LEARNED
+        return generator_spec(self.config).network is not None
 
     @property
     def uses_images(self) -> bool:
-        return self.config.planner not in CAMERA_FREE
+        return generator_spec(self.config).images
 
     @property
     def uses_vectors(self) -> bool:
-        return self.config.planner in VECTOR_PLANNERS
+        return generator_spec(self.config).vectors
 
     @property
     def inputs(self) -> tuple[str, bool]:
@@ -161,7 +161,7 @@ def _rows(
 ) -> dict[str, Variant]:
     variants = {}
     for name, (config, privileges) in rows.items():
-        learned = config.planner in LEARNED
+        learned = generator_spec(config).network is not None
         for is_random in [False] * trained + [True] * random_weights if learned else [False]:
             title = f"{name} {RANDOM_WEIGHTS}" if is_random else name
             for privilege in privileges:

@@ -23,9 +23,10 @@ class ConfigError(UserError, ValueError):
     """A setting is wrong; the message names it, its value, the expected value and what to do."""
 
 
-def setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
-    """A dataclass field with its description and inclusive range; `choices` follow from the default's type."""
-    metadata = {"doc": doc, "low": low, "high": high}
+def setting(default: Any, doc: str, low: float | None = None, high: float | None = None, separator: str = "") -> Any:
+    """A dataclass field with its description and inclusive range. A string with a `separator` may also be written as a
+    list of strings, which it joins."""
+    metadata = {"doc": doc, "low": low, "high": high, "separator": separator}
     if isinstance(default, tuple):
         return field(default_factory=lambda: default, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -136,6 +137,8 @@ def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
             changed[key] = override(present, value, f"{prefix}{key}.")
         else:
             kind = tuple if isinstance(present, tuple) else hints[key]
+            if meta["separator"] and isinstance(value, (list, tuple)):
+                value = meta["separator"].join(_leaf(prefix + key, tuple, value, None, None))
             changed[key] = _leaf(prefix + key, kind, value, meta["low"], meta["high"])
     return dataclasses.replace(config, **changed)
 

@@ -169,6 +169,7 @@ function drawSide() {
   badge(VERDICTS[f.verdict][0], `var(${VERDICTS[f.verdict][1]})`);
   badge(SOURCE_WORDS[f.source], `var(${SOURCES[f.source][1]})`);
   badge(f.step);
+  if (f.planner && f.planner !== data.planner) badge(f.planner);
   $("reason").textContent = f.reason || (f.verdict === 0 ? "The plan passed every check." : "");
   const figures = $("figures"), last = f.plan[f.plan.length - 1], poses = [f.ego, ...f.plan];
   let length = 0;
@@ -299,6 +300,13 @@ function drawStrip() {
 }
 
 // ---------------------------------------------------------------------------------- score, events and film of a world
+function candidates() {
+  $("candidates").hidden = !data.candidates.length;
+  for (const cells of data.candidates) {
+    const row = element("tr", $("candidatetable"));
+    for (const cell of cells) element("td", row, cell);
+  }
+}
 const scoreChart = $("drive").querySelector("canvas");
 const SCORE_LEFT = 34, SCORE_RIGHT = 20;  // room for the labels at both ends
 const timeOnChart = (w, t) => { const [t0, t1] = span(); return SCORE_LEFT + (w - SCORE_LEFT - SCORE_RIGHT) * (t - t0) / Math.max(t1 - t0, 1e-6); };
@@ -452,6 +460,7 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 readColours();
 header();
+candidates();
 $("numbers").textContent = JSON.stringify(sum, null, 2);
 if (frames.length) {
   $("slider").max = frames.length - 1;

@@ -8,21 +8,31 @@ from ..core.config import Config, ConfigError
 from ..core.recipe_config import DecodingConfig
 from . import pipeline
 from .candidates import GeneratorSpec
+from .combination import combine
 from .generators import GENERATORS
 from .planner import Planner
 
 PLANNERS = tuple(name for name, spec in GENERATORS.items() if spec.network is None)  # they need no weights
 LEARNED = tuple(name for name, spec in GENERATORS.items() if spec.network is not None)
-CAMERA_FREE = tuple(name for name, spec in GENERATORS.items() if not spec.images)  # no images are rendered or read
-VECTOR_PLANNERS = tuple(name for name, spec in GENERATORS.items() if spec.vectors)
 
 
 def generator_spec(config: Config) -> GeneratorSpec:
-    """Of the configured planner. Raises ConfigError naming the planners."""
-    spec = GENERATORS.get(config.planner)
-    if spec is None:
-        raise ConfigError(f"planner is '{config.planner}', expected one of {', '.join(GENERATORS)}")
-    return spec
+    """Of the configured planner, or of several as one. Raises ConfigError for names that are none, are there twice, or
+    need a network each."""
+    names = config.planners
+    for name in names:
+        if name not in GENERATORS:
+            raise ConfigError(f"planner is '{name}', expected one of {', '.join(GENERATORS)}")
+    specs = [GENERATORS[name] for name in names]
+    if len(specs) == 1:
+        return specs[0]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"planner is '{config.planner}', which has a name twice: name each planner once")
+    if len(learned := [spec.name for spec in specs if spec.network is not None]) > 1:
+        raise ConfigError(
+            f"planner is '{config.planner}', but an engine has one network: name {' or '.join(learned)}, not both"
+        )
+    return combine(specs)
 
 
 def get_planner(config: Config) -> Planner:

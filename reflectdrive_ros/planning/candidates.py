@@ -6,7 +6,7 @@ repairs, finishes and checks what it proposes; a generator does none of this.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -34,17 +34,20 @@ class Candidates:
     """M plans of one step, M >= 1, the one that the generator prefers first. Ego frame."""
 
     points: Array  # (M, 8, 2) m, at 0.5 .. 4 s, within the limits of the vehicle and of the route
-    log_probs: Array  # (M,) natural logarithm of the probability, up to a constant; zeros if it has none
+    log_probs: Array | None = (
+        None  # (M,) natural logarithm of the probability, up to a constant; NaN, None: it has none
+    )
     step: StepKind = StepKind.FULL
-    trajectories: tuple[Trajectory, ...] | None = None  # (M) published as they are where nothing is changed
+    trajectories: Sequence[Trajectory | None] | None = None  # (M) published as they are where nothing is changed
     headings: Array | None = None  # (M, 8) rad, of unchanged plans; NaN or None: those of the path
-    ids: Array | None = None  # (M, T) int32 tokens, of a token network
+    ids: Array | Sequence[Array | None] | None = None  # (M, T) int32 tokens, of a token network
     token_search: TokenSearch | None = None  # None: a repair brakes only
-    trace: TokenTrace | None = None  # of the first
+    trace: Callable[[int], TokenTrace | None] | None = None  # how the plan of an index was decoded
     scores: Array = field(default_factory=lambda: np.zeros(0))  # (M,) predicted by the network, where it ranked by them
     notes: tuple[str, ...] = ()  # sentences on inputs that were replaced, cut or ignored
     full_step_reason: str = ""  # empty after a lite step
     memory: object = None  # state of the generator for its next step, in its own type
+    planners: tuple[str, ...] = ()  # (M) whose each is; empty: of one planner
 
     def __post_init__(self) -> None:
         if self.points.ndim != 3 or self.points.shape[2] != 2 or not len(self.points):
@@ -56,7 +59,7 @@ def of_trajectories(trajectories: tuple[Trajectory, ...], step: StepKind = StepK
     if (shortest_s := min(each.horizon_s for each in trajectories)) < HORIZON_S - 1e-9:
         raise PlanningError(f"the plan ends at {shortest_s:.1f} s, {HORIZON_S:.0f} s are checked")
     points = np.stack([waypoints(each) for each in trajectories])
-    return Candidates(points, np.zeros(len(points)), step, trajectories)
+    return Candidates(points, step=step, trajectories=trajectories)
 
 
 Generator = Callable[[PlannerState, Observation, PlannerContext], Candidates]

@@ -72,11 +72,21 @@ def check_candidates(
         changed = repair(plans, safety_context, [last[index] if last else None for index in unsafe])
         for index, (plan, is_safe) in zip(unsafe, changed, strict=True):
             checked[index] = replace(checked[index], plan=plan, is_safe=is_safe)
-    scores = score_candidates(safety_context, np.stack([points_of(each.plan.trajectory) for each in checked])).scores
+    scores = forecast_scores([each.plan.trajectory for each in checked], safety_context)
     return tuple(
-        replace(each, score=float(np.clip(score, 0.0, 1.0)) if each.is_safe else 0.0)
-        for each, score in zip(checked, scores, strict=True)
+        replace(each, score=float(score) if each.is_safe else 0.0) for each, score in zip(checked, scores, strict=True)
     )
+
+
+def forecast_scores(
+    trajectories: Sequence[Trajectory], safety_context: SafetyContext, peers: int | None = None
+) -> Array:
+    """(N,) 0..1 driving scores in the forecast of N trajectories (at least one), safe or not.
+
+    `peers`: the first so many, to whose best progress is relative; None: all.
+    """
+    points = np.stack([points_of(each) for each in trajectories])
+    return np.clip(score_candidates(safety_context, points, peers).scores, 0.0, 1.0)
 
 
 def best(checked: Sequence[CheckedCandidate]) -> int:
@@ -109,9 +119,7 @@ def safest_change(plan: Plan, points: Array, count: int, safety_context: SafetyC
     """
     options = [plan]
     if count:
-        finished = pipeline.finish(
-            points, 0, Candidates(points[None], np.zeros(1)), safety_context, safety_context.observation
-        )
+        finished = pipeline.finish(points, 0, Candidates(points[None]), safety_context, safety_context.observation)
         options.append(replace(with_check(finished, safety_context, count), change=REPAIRED))
         if judge(options[-1], safety_context).verdict is Verdict.OK:
             return options[-1], True

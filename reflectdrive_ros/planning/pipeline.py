@@ -13,8 +13,6 @@ repaired; without traffic lights nothing is varied, because a score does not kno
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +29,7 @@ from .repair.brake import repair_points
 from .repair.return_to_route import return_to_route
 from .repair.search import repair_tokens
 from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
+from .stage_times import StageTimes
 
 CHECKED_MAX = 16  # best options whose safety is checked
 DECELERATION_COST = 0.02  # score (0..1) that a variant must gain, per m/s^2
@@ -38,6 +37,7 @@ LATERAL_COST = 0.03  # likewise per metre of offset and of bulge
 # Score (0..1) of the margins of the check: of plans without contact in the forecast, 7 % of those without the margins
 # have one or leave the road in the true future, 3 % of the others. On `val` 0.05 to 0.2 score the same
 MARGIN_SCORE = 0.1
+PLANNER_COST = 0.1  # likewise a plan of another planner than the first of several
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +76,17 @@ def plan(
 
 
 def as_generated(candidates: Candidates) -> PlanOptions:
-    """The candidates, with a bonus for more probable ones."""
-    log_probs = candidates.log_probs - candidates.log_probs.max()
-    return PlanOptions(candidates.points, LOG_PROB_WEIGHT * log_probs, ("",) * len(log_probs))
+    """The candidates, with a bonus for more probable ones and a cost of planners after the first.
+
+    A candidate without a probability counts as the most probable.
+    """
+    bonuses = np.zeros(len(candidates.points))
+    if candidates.log_probs is not None:
+        log_probs = candidates.log_probs - np.nanmax(candidates.log_probs)
+        bonuses = LOG_PROB_WEIGHT * np.where(np.isnan(log_probs), 0.0, log_probs)
+    if candidates.planners:
+        bonuses -= PLANNER_COST * (np.array(candidates.planners) != candidates.planners[0])
+    return PlanOptions(candidates.points, bonuses, ("",) * len(bonuses))
 
 
 def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOptions:
@@ -122,11 +130,12 @@ def make_safe(
     not pay."""
     first = int(order[0])
     points = options.points[first]
+    has_tokens = candidates.ids is not None and candidates.ids[source_of(first, candidates)] is not None
     option = first_safe(options.points, order, safety_context)
     if option is not None:
         back = return_to_route(options.points[option], safety_context)
         changed, repairs = (options.points[option], 0) if back is None else (back, 1)
-    elif candidates.token_search is not None and safety_context.config.repair.iterations:
+    elif candidates.token_search is not None and has_tokens and safety_context.config.repair.iterations:
         changed, repairs = repair_tokens(points, first, candidates, planner_context, safety_context, last)
     else:
         repaired, counts = repair_points(points[None], safety_context, [last])
@@ -180,9 +189,10 @@ def finish(
 ) -> Plan:
     """The plan through points (8, 2), relaxed where that is more comfortable and safe; the other candidates follow, the
     best first. A trajectory that the generator gives is published as it is."""
-    source = option if option < len(candidates.points) else 0  # variants are of the first candidate
+    source = source_of(option, candidates)
     is_unchanged = np.array_equal(points, candidates.points[source])
-    keeps_trajectory = is_unchanged and candidates.trajectories is not None
+    own = (None,) * len(candidates.points) if candidates.trajectories is None else candidates.trajectories
+    keeps_trajectory = is_unchanged and own[source] is not None
     relaxed = points if keeps_trajectory else relax_profile(points, safety_context)
     others = [index for index in range(len(candidates.points)) if index != source]
     published = np.stack([relaxed, *candidates.points[others]])
@@ -196,9 +206,8 @@ def finish(
         headings = candidates.headings[[source, *others]]
         headings[0] = headings[0] if np.array_equal(relaxed, candidates.points[source]) else np.nan
     result = list(trajectories(published, observation.ego.speed_mps, PLAN_DT_S, safety_context.road, headings))
-    if candidates.trajectories is not None:
-        result[1:] = [candidates.trajectories[index] for index in others]
-        result[0] = candidates.trajectories[source] if is_unchanged else result[0]
+    result[1:] = [own[index] or other for index, other in zip(others, result[1:], strict=True)]
+    result[0] = (own[source] if is_unchanged else None) or result[0]
     return Plan(
         observation.stamp_ns,
         observation.ego.map_from_ego,
@@ -207,19 +216,11 @@ def finish(
         tuple(result[1:]),
         tuple(scores.tolist()),
         None if candidates.ids is None else candidates.ids[source],
-        trace=candidates.trace if source == 0 else None,  # of the first candidate
+        trace=None if candidates.trace is None else candidates.trace(source),
+        planners=tuple(candidates.planners[index] for index in (source, *others)) if candidates.planners else (),
     )
 
 
-class StageTimes:
-    """Milliseconds of each stage by the clock of the context."""
-
-    def __init__(self, planner_context: PlannerContext) -> None:
-        self.ms: dict[str, float] = {}
-        self._clock = planner_context.clock
-
-    @contextmanager
-    def of(self, stage: str) -> Iterator[None]:
-        start_s = self._clock()
-        yield
-        self.ms[stage] = 1e3 * (self._clock() - start_s)
+def source_of(option: int, candidates: Candidates) -> int:
+    """Index of the candidate that an option is, or whose variant it is: those of the first follow the candidates."""
+    return option if option < len(candidates.points) else 0

@@ -29,12 +29,13 @@ class CandidateScores:
     """Driving scores of N plans among the predicted agents, the drivable space as observed."""
 
     card: ScoreCard
-    scores: Array  # (N,) with progress relative to the best of the plans
+    scores: Array  # (N,) with progress relative to the best of the plans, or of the first of them
     scores_without_progress: Array  # (N,)
 
     @staticmethod
-    def of(card: ScoreCard, config: ScoringConfig) -> CandidateScores:
-        farthest = float((card.progress_m * card.multiplier).max())
+    def of(card: ScoreCard, config: ScoringConfig, peers: int | None = None) -> CandidateScores:
+        """`peers`: the first so many plans, to whose best progress is relative; None: all."""
+        farthest = float((card.progress_m * card.multiplier)[:peers].max())
         ep = metrics.ego_progress(card.progress_m, card.multiplier, farthest, masked=True)
         scores, without_progress = (total(replace(card, ep=each), config) for each in (ep, np.ones(len(card))))
         return CandidateScores(card, np.asarray(scores), np.asarray(without_progress))
@@ -49,15 +50,18 @@ class CandidateScores:
         return int(np.argmax(np.where(self.safest, self.scores + bonus, -np.inf)))
 
 
-def score_candidates(safety_context: SafetyContext, points: Array) -> CandidateScores:
-    """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s, of an observation with a route."""
+def score_candidates(safety_context: SafetyContext, points: Array, peers: int | None = None) -> CandidateScores:
+    """Driving scores of plans through points (N, 8, 2) at 0.5 .. 4 s, of an observation with a route.
+
+    `peers`: as in `CandidateScores.of`.
+    """
     forecast = safety_context.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
     agents = safety_context.scene.agents
     if forecast is not None and safety_context.others is not None:
         agents = AgentTracks.of_forecast(forecast, safety_context.others.kinds)
     scene = replace(safety_context.scene, agents=agents, grid=safety_context.grid)
     card = score(scene, waypoint_poses(points, safety_context.road))
-    return CandidateScores.of(card, safety_context.config.scoring)
+    return CandidateScores.of(card, safety_context.config.scoring, peers)
 
 
 def knows_what_plans_wait_for(safety_context: SafetyContext) -> bool:

@@ -50,11 +50,14 @@ class TopicMapping:
         }
 
 
-def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, driven_route: bool) -> TopicMapping:
+def map_topics(
+    config: Config, reader: BagReader, pairs: Sequence[str], *, driven_route: bool, for_check: bool = False
+) -> TopicMapping:
     """The topic of each input that `config` requires.
 
     `pairs` are KEY=NAME from the command line, or KEY= for an input that is left out; with `driven_route` the route
-    does not come from the bag. Raises BagError that names every input without a topic or with several candidates, with
+    does not come from the bag; `for_check` maps the inputs of the check node. Raises BagError that names every input
+    without a topic or with several candidates, with
     the options to choose from.
     """
     requested = _parse_topics(pairs)
@@ -62,7 +65,8 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
     config = _fit_types(config, type_of, requested, driven_route=driven_route)
     if domain := reader.descriptions.get(IMAGE_DOMAIN):
         config = override_dotted(config, {"cameras.domain": domain})
-    entries = topics.inputs(config)
+    entries = topics.check_inputs(config) if for_check else topics.inputs(config)
+    user = "the check" if for_check else config.planner
     keys = {entry.key for entry in entries}
     if unknown := sorted(
         set(requested) - keys - {key for key, name in requested.items() if not name and key in TOPIC_KEYWORDS}
@@ -76,7 +80,7 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
         fitting = _fitting(entry, type_of)
         if name == "":
             if entry.required:
-                raise BagError(f"--topic {entry.key}=: {config.planner} needs this input; name a topic of the bag")
+                raise BagError(f"--topic {entry.key}=: {user} needs this input; name a topic of the bag")
             continue
         if name is None and ((entry.key == "route" and driven_route) or entry.key in ONLY_IF_ASKED):
             continue
@@ -96,7 +100,7 @@ def map_topics(config: Config, reader: BagReader, pairs: Sequence[str], *, drive
             mapping.sources[entry.key], mapping.types[entry.key] = name, entry.type
             mapping.others[entry.key] = [each for each in fitting if each != name]
     if problems:
-        head = f"bag {reader.path}: it is not clear which topics {config.planner} is to use"
+        head = f"bag {reader.path}: it is not clear which topics {user} is to use"
         raise BagError("\n".join([head, *problems, *(["or change what is needed:"] if advice else []), *advice]))
     return mapping
 

@@ -23,13 +23,21 @@ from ..core.config import Config
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
 from ..maps.lanelet_map import LaneletMap
-from ..planning import LEARNED
+from ..planning import generator_spec
 from ..ros.bag import BagReader
 from ..runtime.model_file import card_layout
 from . import plan_measures
 from . import scores as replay_scores
 from .plan_measures import PlanMeasures
-from .record import AllPlans, DriveRecord, ReplayFrame, ReplayRecord, interpolate_driven_path, stage_times
+from .record import (
+    AllPlans,
+    DriveRecord,
+    ReplayFrame,
+    ReplayRecord,
+    interpolate_driven_path,
+    no_alternatives,
+    stage_times,
+)
 from .recorded_world import (
     BagCameras,
     BagSlice,
@@ -95,6 +103,7 @@ class ReplayChunks:
         self._imaged = DecimatingBuffer[int](IMAGES_MAX)  # indices of plans
         self._measures: list[PlanMeasures] = []
         self._timings: dict[str, list[Array]] = {}
+        self.alternatives: dict[int, dict[str, Array]] = {}  # by index of the plan: scores (P,) of its alternatives
 
     def add(self, plan: PlanOutput) -> None:
         self._chunk.append(plan)
@@ -154,17 +163,18 @@ class ReplayChunks:
         sightings = read_sightings(part, self._config, lambda stamps_ns: interpolate_driven_path(path, stamps_ns))
         sightings.sort(key=lambda sighting: sighting.stamp_ns)
         frames = build_frames(plans, egos, images, sightings, part, self._config, self._layout)
+        self._count(replace(path, frames=frames), sightings)
         self._plans += len(frames)
         for frame in frames:
-            self._frames.add(frame)
-        self._count(replace(path, frames=frames), sightings)
+            self._frames.add(replace(frame, alternatives=no_alternatives()))
 
     def _count(self, chunk: ReplayRecord, sightings: Sequence[ObjectSighting]) -> None:
         scores: dict[str, Array] = {}
         if self._scoring:
-            scores = replay_scores.score_replay(chunk, sightings, self._space, self._config, self._scored_ns)
-            done = np.flatnonzero(np.isfinite(scores["nc"]))
-            self._scored_ns = chunk.frames[int(done[-1])].stamp_ns if len(done) else self._scored_ns
+            scored = replay_scores.score_replay(chunk, sightings, self._space, self._config, self._scored_ns)
+            scores = scored.plans
+            self.alternatives |= {self._plans + k: values for k, values in scored.alternatives.items()}
+            self._scored_ns = max((chunk.frames[k].stamp_ns for k in scored.alternatives), default=self._scored_ns)
         before = [] if self._last is None else [self._last]  # a plan is also compared with the one before it
         unknown = np.full(len(before), np.nan)
         scores = {name: np.concatenate([unknown, values]) for name, values in scores.items()}
@@ -191,7 +201,7 @@ class ReplayChunks:
 
     @cached_property
     def _layout(self) -> TokenLayout | None:
-        return card_layout(self._config.model) if self._config.planner in LEARNED else None
+        return card_layout(self._config.model) if generator_spec(self._config).network is not None else None
 
     @cached_property
     def _cameras(self) -> BagCameras:

@@ -7,13 +7,14 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ..core.domain import Array, TokenTrace
 from ..ros.inputs.channel import InputStatus, Level
+from .record import no_alternatives
 
 MESSAGES_MAX = 20  # reported per kind
 OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # receives the diagnostics of a step without a plan
@@ -31,6 +32,7 @@ class PublishedPlan:
     statuses: tuple[InputStatus, ...]
     at_ns: int | None = None  # publication time on the clock of the bag; None if it is known only at the end
     trace: TokenTrace | None = None  # how its tokens were decoded; None where it has none
+    alternatives: Array = field(default_factory=no_alternatives)  # (P, 40, 3) further plans that are scored
 
 
 class ReplayCounters:
@@ -47,12 +49,14 @@ class ReplayCounters:
         self._lock = threading.Lock()  # the reader thread reports damaged messages
         self._digest = hashlib.sha256()
         self._last: PublishedPlan | None = None
-        self._steps, self._why_full, self._notes = Counter[str](), MessageCounter(), MessageCounter()
+        self._steps, self._planners = Counter[str](), Counter[str]()
+        self._why_full, self._notes = MessageCounter(), MessageCounter()
 
     def add(self, sent: PublishedPlan) -> None:
         self._digest.update(np.array(sent.stamp_ns, np.int64).tobytes())
         self._digest.update(sent.points.tobytes())
         self._steps[sent.status.step_kind] += 1
+        self._planners[sent.status.planner] += 1
         for line in sent.statuses:
             if line.name == "planner":
                 for sentences, key in ((self._why_full, "full_step_reason"), (self._notes, "notes")):
@@ -72,8 +76,8 @@ class ReplayCounters:
 
     def details(self) -> dict[str, Any]:
         """The hash of the plans; per input the counts received, lost, duplicate, late and refused, from the last
-        diagnostics; plans by step type, reasons of full steps and notes; warnings and errors of the diagnostics with
-        the number of steps that had them, errors and the most frequent first.
+        diagnostics; plans by step type and by planner, reasons of full steps and notes; warnings and errors of the
+        diagnostics with the number of steps that had them, errors and the most frequent first.
         """
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
         last = () if self._last is None else self._last.statuses
@@ -82,6 +86,7 @@ class ReplayCounters:
             "plans_sha256": self._digest.hexdigest(),
             "inputs": {line.name: {key: int(line.values[key]) for key in counters} for line in counting},
             "steps": dict(self._steps.most_common()),
+            "planners": dict(self._planners.most_common()),
             "full_step_reason": self._why_full.counted(),
             "notes": self._notes.counted(),
             "deadline_ms": self._deadline_ms,

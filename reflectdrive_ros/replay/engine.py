@@ -34,6 +34,7 @@ from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine, network_domain_note, planner_note
 from ..runtime.prefetch import PREFETCH_DEPTH
 from .bag_topics import ambiguous_choices, map_topics, scoring_sources
+from .candidates import CANDIDATES_FILE, CandidateReplay, write_rows
 from .chunks import ReplayChunks
 from .counters import OnDiagnostics, PublishedPlan, ReplayCounters
 from .plan_measures import PLANS_FILE, write_measures
@@ -42,7 +43,7 @@ from .report import write_report
 
 SWITCH_INTERVAL_S = 0.0005  # of Python threads; with the default of 5 ms a core waits that long for work
 PLANS_PREFIX = "/planning/reflectdrive"
-RESULT_FILES = ("summary.json", "report.html", PLANS_FILE)
+RESULT_FILES = ("summary.json", "report.html", PLANS_FILE, CANDIDATES_FILE)
 
 Item = TypeVar("Item")
 
@@ -57,7 +58,16 @@ class ReplayOptions:
     node: bool = False  # through the real node over DDS, in recorded time
     rate: float = 1.0  # of playing to the node
     no_report: bool = False
+    candidates: str | None = None  # topic of another planner's trajectories, which are checked instead of planning
     jobs: Workers = 1
+
+    def planner_of(self, config: Config) -> str:
+        """Whose plans the results are of."""
+        return self.candidates or config.planner
+
+    @property
+    def mode(self) -> str:
+        return "check" if self.candidates else "node" if self.node else "engine"
 
     @property
     def at_a_time(self) -> int:
@@ -78,7 +88,9 @@ def replay_bag(
     with BagReader(bag) as reader, BagReader(bag) as again:
         if reader.notice:
             errors.print(reader.notice)
-        mapping = map_topics(config, reader, options.topic, driven_route=options.route == "driven")
+        checked = None if options.candidates is None else CandidateReplay(reader, options.candidates)
+        is_driven = options.route == "driven"
+        mapping = map_topics(config, reader, options.topic, driven_route=is_driven, for_check=checked is not None)
         config, sources = mapping.config, mapping.sources
         for line in ambiguous_choices(mapping.details()):
             errors.print(line)
@@ -88,16 +100,18 @@ def replay_bag(
         out.mkdir(parents=True, exist_ok=True)
         stop_ns = reader.end_ns + 1 if options.duration is None else reader.start_ns + round(options.duration * 1e9)
         route = None
-        if options.route == "driven":
+        if is_driven:
             route = outputs.route_path(recorded_path(reader, sources, config), config.output.map_frame)
         plans: Iterable[PublishedPlan]
-        if options.node:
+        unsent = tally.count_diagnostics
+        if checked is not None:
+            plans = checked.plans(reader, sources, config, stop_ns, route, on_progress, unsent)
+        elif options.node:
             from .node import replay_node
 
-            unsent = tally.count_diagnostics
             plans = replay_node(reader, sources, config, stop_ns, options.rate, route, out, errors, unsent)
         else:
-            plans = replay_engine(reader, sources, config, stop_ns, route, on_progress, tally.count_diagnostics)
+            plans = replay_engine(reader, sources, config, stop_ns, route, on_progress, unsent)
         for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
@@ -107,22 +121,25 @@ def replay_bag(
                 plans_bag.write(sent)
                 tally.add(sent)
                 chunks.add(sent)
-        record = chunks.record(
-            {
-                "mode": "node" if options.node else "engine",
-                "planner_note": planner_note(config),
-                "jobs": options.at_a_time,
-                "route": options.route,
-                "topics": mapping.details(),
-                **tally.details(),
-                "planning_s": round(timed.planning_s, 3),
-                "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.planning_s, 2),
-                "notice": reader.notice,
-                **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
-            }
-        )
-        wall_s = round(time.perf_counter() - start_s, 3)  # plans were written and measured, too
-        return dataclasses.replace(record, details={**record.details, "wall_s": wall_s})
+        record = chunks.record({})
+        details: dict[str, Any] = {
+            "mode": options.mode,
+            "planner_note": planner_note(config) if checked is None else "the best candidate of each message, checked",
+            "jobs": options.at_a_time,
+            "route": options.route,
+            "topics": mapping.details(),
+            **tally.details(),
+            "planning_s": round(timed.planning_s, 3),
+            "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.planning_s, 2),
+            "notice": reader.notice,
+            **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
+        }
+        if checked is not None:
+            rows = checked.rows(chunks.alternatives)
+            write_rows(rows, out / CANDIDATES_FILE)
+            details["candidates"] = checked.numbers(rows)
+        details["wall_s"] = round(time.perf_counter() - start_s, 3)  # plans were written and measured, too
+        return dataclasses.replace(record, planner=options.planner_of(config), details=details)
 
 
 class TimedPlans:

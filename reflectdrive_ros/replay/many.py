@@ -246,12 +246,12 @@ def aggregate(
     """Numbers over the plans of all bags, each plan with equal weight, and those of each bag, ready for JSON."""
     total = concat_measures(parts)
     return {
-        "planner": config.planner,
+        "planner": options.planner_of(config),
         "model_sha256": config.model.sha256,
         **plan_measures.numbers(total),
         "latency_ms": plan_measures.latency(total),
         "duration_s": round(sum(one["duration_s"] for one in results), 3),
-        "mode": "node" if options.node else "engine",
+        "mode": options.mode,
         "deadline_ms": config.engine.deadline_ms,
         "over_deadline": sum(one["over_deadline"] for one in results),
         "jobs": max((one["jobs"] for one in results), default=options.at_a_time),

@@ -31,7 +31,7 @@ from ..infra.progress import ShownProgress
 from ..ros import convert, outputs, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.inputs.channel import InputStatus, Level
-from ..ros.node import start_ros
+from ..ros.node_process import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos
 from ..ros.topics import message_class

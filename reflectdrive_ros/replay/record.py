@@ -53,6 +53,10 @@ class ReplayImage:
             object.__setattr__(self, name, check_array("ReplayImage", name, getattr(self, name), shape))
 
 
+def no_alternatives() -> Array:
+    return np.zeros((0, STEPS, 3))
+
+
 @dataclass(frozen=True, eq=False)
 class ReplayFrame:
     """One published plan. Poses are in the map frame; T poses at `dt_s`, the first one interval after the stamp."""
@@ -81,6 +85,8 @@ class ReplayFrame:
     plan_pitches: Array = field(default_factory=lambda: np.zeros(0))  # (T,) rad, positive nose down; (0,): all 0
     ego_height_m: float = 0.0  # z of the odometry
     ego_slope: float = 0.0  # rise per metre along the heading, from the odometry's pitch
+    planner: str = ""  # whose plan it is; of a stop all that were configured
+    alternatives: Array = field(default_factory=no_alternatives)  # (P, 40, 3) further plans, as `poses_at_score_times`
 
     def __post_init__(self) -> None:
         count = len(np.atleast_1d(self.agent_poses))
@@ -97,6 +103,7 @@ class ReplayFrame:
             ("agent_sizes", (count, 2), np.float64),
             ("agent_kinds", (count,), np.int64),
             ("draft", (None, 2), np.float64),
+            ("alternatives", (None, STEPS, 3), np.float64),
         ):
             object.__setattr__(self, name, check_array("ReplayFrame", name, getattr(self, name), shape, dtype))
         if not np.isfinite(self.speed_mps):
@@ -297,9 +304,13 @@ def ego_motion(frame: ReplayFrame, vehicle: VehicleConfig) -> Array:
 
 def plan_poses_in_ego(frame: ReplayFrame) -> Array:
     """(40, 3) the plan's first 4 s at the score's interval, ego frame, headings unwrapped."""
-    poses = geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses)
+    return poses_at_score_times(geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses), frame.dt_s)
+
+
+def poses_at_score_times(poses: Array, dt_s: float) -> Array:
+    """(40, 3) the first 4 s of poses (T, 3) in the ego frame, at the score's interval, headings unwrapped."""
     poses = np.concatenate([np.zeros((1, 3)), poses])
     poses[:, 2] = np.unwrap(poses[:, 2])
-    knots = frame.dt_s * np.arange(len(poses))
+    knots = dt_s * np.arange(len(poses))
     at = DT_S * np.arange(1, STEPS + 1)
     return np.stack([np.interp(at, knots, poses[:, axis]) for axis in range(3)], axis=-1)

@@ -51,6 +51,8 @@ class PlanOutput(Protocol):
     def at_ns(self) -> int | None: ...
     @property
     def trace(self) -> TokenTrace | None: ...
+    @property
+    def alternatives(self) -> Array: ...  # (P, 40, 3), as of a ReplayFrame
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ def _frame(
         plan_pitches=rotations.pitches_from_quaternions(quaternions),
         ego_height_m=plane.z_m,
         ego_slope=plane.slope,
+        planner=status.planner,
+        alternatives=item.alternatives,
     )
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from .. import pages
 from ..core.domain import Array
 from ..planning.corrections import correction_rows
+from .plan_measures import SCORES
 from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpolate_driven_path, summary
 
 IMAGE_WIDTH = 480  # px; wider ones are scaled down
@@ -70,6 +71,7 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
             "t": _round((record.driven_stamps_ns - begin) * 1e-9, 3),
             "p": _round(record.driven_path, 3),
         },
+        "candidates": candidate_table(numbers["candidates"]) if "candidates" in numbers else [],
         "statuses": statuses,
         "images": images,
         "frames": [_frame(frame, begin, statuses, image) for frame, image in zip(frames, set_indices, strict=True)],
@@ -94,6 +96,24 @@ def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], be
         ],
         "table": drive_rows(numbers),
     }
+
+
+def candidate_table(numbers: dict[str, Any]) -> list[list[str]]:
+    """Rows of cells, the first with their titles: verdicts on another planner's candidates, and their mean scores in
+    the forecast and in the recorded future, as they came and as checked."""
+    titles = ["", *numbers["verdicts"], "forecast score", *(name.upper() for name in SCORES)]
+
+    def row(name: str, means: dict[str, Any]) -> list[str]:
+        scored = [(means["score_before"], means["score_after"])]
+        scored += [(means["scored"]["before"][score], means["scored"]["after"][score]) for score in SCORES]
+        return [name, *map(str, means["verdicts"].values()), *(score_change(*pair) for pair in scored)]
+
+    return [titles, *(row(name, means) for name, means in numbers["by_name"].items()), row("all", numbers)]
+
+
+def score_change(before: float | None, after: float | None) -> str:
+    """A mean score as candidates came, and as checked; "-" where it is unknown."""
+    return " → ".join(dict.fromkeys("-" if value is None else f"{value:.1f}" for value in (before, after)))
 
 
 def _near(driven: Array, ring: Array) -> bool:
@@ -149,6 +169,7 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "source": int(frame.source),
         "reason": frame.reason,
         "step": frame.step.value,
+        "planner": frame.planner,
         "ms": {stage: round(float(value), 3) for stage, value in frame.timings_ms.items() if np.isfinite(value)},
         "agents": [
             [*pose, *size, kind]

@@ -38,30 +38,44 @@ class ObjectSighting:
     agents: Agents  # map axes
 
 
+@dataclass(frozen=True, eq=False)
+class ReplayScores:
+    """Scores in 0..1, each by the names in SCORES; NaN for a plan that is not scored."""
+
+    plans: dict[str, Array]  # (N,) of the plans
+    alternatives: dict[int, dict[str, Array]]  # (P,) of the alternatives of a frame, by its index; only where scored
+
+
 def score_replay(
     record: ReplayRecord,
     sightings: Iterable[ObjectSighting],
     space_around: Callable[[ReplayFrame], DrivableGrid | None],
     config: Config,
     before_ns: int | None = None,
-) -> dict[str, Array]:
-    """(N,) of each of SCORES for the N plans, in 0..1; NaN for a plan that is not scored.
+) -> ReplayScores:
+    """Scores of the N plans and of their alternatives.
 
     Plans are scored at most every SCORE_INTERVAL_NS (`before_ns`: stamp of the last scored plan) if they have a route,
     4 s of recorded driving and 5 s of recorded agents ahead. `sightings` are in order of time; only the next seconds of
     them are kept in memory.
     """
-    scores = {name: np.full(len(record.frames), np.nan) for name in SCORES}
+    scores = ReplayScores({name: np.full(len(record.frames), np.nan) for name in SCORES}, {})
     order = sorted(range(len(record.frames)), key=lambda k: record.frames[k].stamp_ns)
     for k, window in _match_sightings([(k, record.frames[k]) for k in order], sightings):
         frame = record.frames[k]
         if before_ns is not None and frame.stamp_ns - before_ns < SCORE_INTERVAL_NS:
             continue
-        card = _score_plan(record, frame, window, space_around, config)
-        if card is not None:
-            before_ns = frame.stamp_ns
-            for name, value in card.items():
-                scores[name][k] = value
+        is_whole = len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6
+        own = plan_poses_in_ego(frame)[None]
+        poses = np.concatenate([own[: int(is_whole)], frame.alternatives])
+        scene = _recorded_scene(record, frame, window, space_around) if len(poses) else None
+        if scene is None:
+            continue
+        before_ns = frame.stamp_ns
+        values = _score_poses(scene, poses, config)
+        for name in SCORES:
+            scores.plans[name][k] = values[name][0] if is_whole else np.nan
+        scores.alternatives[k] = {name: values[name][int(is_whole) :] for name in SCORES}
     return scores
 
 
@@ -83,24 +97,22 @@ def _match_sightings(
             yield k, list(window)
 
 
-def _score_plan(
+def _recorded_scene(
     record: ReplayRecord,
     frame: ReplayFrame,
     sightings: Sequence[ObjectSighting],
     space_around: Callable[[ReplayFrame], DrivableGrid | None],
-    config: Config,
-) -> dict[str, float] | None:
-    """The scores of one plan; None where it, the route or the recorded driving is too short."""
+) -> Scene | None:
+    """The situation at a plan's stamp with its recorded future; None where the route or the driving is too short."""
     times_ns = frame.stamp_ns + np.round(DT_S * np.arange(1, STEPS + 1) * 1e9).astype(np.int64)
     route = geometry.distinct_points(_route_at(record, frame.stamp_ns)[:, :2])
-    whole = len(frame.plan_poses) * frame.dt_s >= HORIZON_S - 1e-6
-    if not whole or len(route) < 2 or times_ns[-1] > record.driven_stamps_ns[-1]:
+    if len(route) < 2 or times_ns[-1] > record.driven_stamps_ns[-1]:
         return None
     ego_from_map = geometry.invert(frame.map_from_ego)
     driven = geometry.compose(ego_from_map, interpolate_driven_path(record, times_ns))
     centres = kinematics.box_centres(kinematics.with_origin(driven), record.vehicle)
     line = geometry.transform_points(ego_from_map, route)
-    scene = Scene(
+    return Scene(
         ego_motion(frame, record.vehicle),
         build_tracks(sightings, frame.stamp_ns, frame.map_from_ego),
         line,
@@ -108,10 +120,14 @@ def _score_plan(
         reference=Reference(float(metrics.progress(centres[None], line)[0])),
         vehicle=record.vehicle,
     )
-    card = score(scene, plan_poses_in_ego(frame)[None], config.scoring)
+
+
+def _score_poses(scene: Scene, poses: Array, config: Config) -> dict[str, Array]:
+    """Scores (P,) of plans (P, 40, 3) in the ego frame, by name; NaN where the scene does not tell them."""
+    card = score(scene, poses, config.scoring)
     values = {"nc": card.nc, "dac": card.dac, "ttc": card.ttc, "ep": card.ep, "pdms": card.score}
     unknown = () if scene.grid is not None else ("dac", "pdms")
-    return {name: float("nan") if name in unknown else float(value[0]) for name, value in values.items()}
+    return {name: np.full(len(poses), np.nan) if name in unknown else value for name, value in values.items()}
 
 
 def _route_at(record: ReplayRecord, stamp_ns: int) -> Array:

@@ -398,16 +398,20 @@ class BagReader:
         return max(0, self.end_ns - self.start_ns) * 1e-9
 
     def messages(
-        self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
+        self,
+        topics: Collection[str] | None = None,
+        start_ns: int | None = None,
+        stop_ns: int | None = None,
+        any_version: Collection[str] = (),
     ) -> Iterator[BagMessage]:
         """Messages in the order received, of all topics or of those given, from `start` up to but without `stop`.
 
-        Raises BagError if a topic's type differs from the installed one (decoding would give wrong values), and if the
-        bag is damaged.
+        Raises BagError if a topic's type differs from the installed one (decoding would give wrong values), except for
+        the topics `any_version`, and if the bag is damaged.
         """
         names = {topic.name for topic in self.topics} if topics is None else set(topics)
         for topic in self.topics:
-            if topic.name in names and topic.type_hash:
+            if topic.name in names and topic.type_hash and topic.name not in any_version:
                 self._check_same_type(topic)
         count = 0
         try:

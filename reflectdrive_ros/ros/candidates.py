@@ -79,6 +79,11 @@ class _Reader:
         content = bytes(self.source.data[begin : begin + POINT_TIME_BYTES]) + bytes(self.source.data[rest : self.at])
         return np.frombuffer(content, POINT.newbyteorder("<" if self.source.little else ">")).astype(POINT)
 
+    def end(self) -> None:
+        spare = self.source.size - self.at
+        if spare > cdr.PADDING_MAX:
+            raise BadMessage(f"{spare} bytes are left")
+
 
 def read(content: bytes, has_signal: bool = HAS_TURN_INDICATOR) -> CandidateMessages:
     """The message in serialised bytes; `has_signal`: whether its layout has `turn_indicators_command`.
@@ -96,15 +101,39 @@ def read(content: bytes, has_signal: bool = HAS_TURN_INDICATOR) -> CandidateMess
             candidates.append(CandidateMessage(stamp_ns, frame, generator_id, points, signal))
         for _ in range(reader.number("I")):
             generators.append((reader.octets(UUID_BYTES), reader.text()))
-        spare = reader.source.size - reader.at
-        if spare > cdr.PADDING_MAX:
-            raise BadMessage(f"{spare} bytes are left")
+        reader.end()
     except BadMessage as fault:
         raise BadMessage(
             f"{len(content)} bytes are no CandidateTrajectories: {fault}: send this type, in the version that is "
             "installed here"
         ) from None
     return CandidateMessages(tuple(candidates), tuple(generators))
+
+
+def read_either_layout(content: bytes) -> CandidateMessages:
+    """As `read`, in the installed layout or else the other one, as a recording of another car may have it."""
+    try:
+        return read(content)
+    except BadMessage as fault:
+        try:
+            return read(content, not HAS_TURN_INDICATOR)
+        except BadMessage:
+            raise fault from None
+
+
+def read_trajectory(content: bytes, name: str) -> CandidateMessages:
+    """A serialised Trajectory as the only candidate of a generator of this name.
+
+    Raises BadMessage for bytes that are no such message.
+    """
+    try:
+        reader = _Reader(content)
+        stamp_ns, frame, points = reader.stamp(), reader.text(), reader.points()
+        reader.end()
+    except BadMessage as fault:
+        raise BadMessage(f"{len(content)} bytes are no Trajectory: {fault}: send this type") from None
+    generator_id = bytes(UUID_BYTES)
+    return CandidateMessages((CandidateMessage(stamp_ns, frame, generator_id, points, None),), ((generator_id, name),))
 
 
 def _write_candidate(writer: CdrWriter, candidate: CandidateMessage) -> None:
@@ -143,7 +172,8 @@ def trajectory_of(
 ) -> Trajectory:
     """The candidate from the stamp of the ego state on, every 0.1 s, in its ego frame.
 
-    Without times of its own, as those of planners that plan a path with speeds, it has the times of its speeds. Raises
+    Without times of its own, as those of planners that plan a path with speeds, it has the times of its speeds, 0 where
+    the ego is. Of points that all have the time 0, as Autoware gives those behind the ego, the last counts. Raises
     BadMessage with one sentence for a candidate that is stale, in another frame, empty or not finite.
     """
     points = candidate.points
@@ -167,9 +197,11 @@ def trajectory_of(
     times_s = points["sec"] + 1e-9 * points["nanosec"]
     if len(points) > 1 and not times_s.any():
         times_s = times_of_speeds(poses, points["longitudinal_velocity_mps"].astype(float))
+    else:
+        first = max(int(np.argmax(times_s != 0.0)) - 1, 0)
+        poses, times_s = poses[first:], times_s[first:] + (candidate.stamp_ns - ego.stamp_ns) * 1e-9
     if (np.diff(times_s) <= 0.0).any():
         raise BadMessage("the times of its points do not increase: check its generator")
-    times_s = times_s + (candidate.stamp_ns - ego.stamp_ns) * 1e-9
     ahead = times_s > NOW_S
     knots_s = np.concatenate([[0.0], times_s[ahead]])
     count = int(knots_s[-1] / PLAN_DT_S + 1e-6)
@@ -190,10 +222,12 @@ SLOWEST_MPS = 0.05  # the time of points that are driven slower is that of this 
 
 
 def times_of_speeds(poses: Array, speeds_mps: Array) -> Array:
-    """(T,) seconds at poses (T, 3) that are passed at these speeds, 0 at the first."""
-    steps_m = np.hypot(*np.diff(poses[:, :2], axis=0).T)
+    """(T,) seconds at poses (T, 3), ego frame, that are passed at these speeds; 0 at the point nearest to the ego."""
+    s_m = geometry.arc_lengths(poses)
     mean_mps = np.maximum(0.5 * (np.abs(speeds_mps[1:]) + np.abs(speeds_mps[:-1])), SLOWEST_MPS)
-    return np.concatenate([[0.0], np.cumsum(np.maximum(steps_m / mean_mps, 1e-3))])
+    times_s = np.concatenate([[0.0], np.cumsum(np.maximum(np.diff(s_m) / mean_mps, 1e-3))])
+    (ego_s_m,), _ = geometry.project(poses, np.zeros((1, 2)))
+    return np.asarray(times_s - np.interp(ego_s_m, s_m, times_s))
 
 
 def changed(candidate: CandidateMessage, columns: Array, stamp_ns: int) -> CandidateMessage:

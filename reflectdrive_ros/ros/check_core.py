@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..core.config import Config
-from ..core.domain import Observation, Plan, PlanSource, StepReport
+from ..core.domain import Observation, Plan, PlanSource, StepReport, Trajectory
 from ..core.messages import BadMessage
 from ..maps.elevation import RoadSurface
 from ..planning import external
@@ -32,6 +32,44 @@ def without_cameras(config: Config) -> Config:
     """The configuration of a node that reads no images and loads no network."""
     cameras = replace(config.cameras, required=False)
     return replace(config, planner="constant_velocity", cameras=cameras)
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateResult:
+    """One candidate of a message. Ego frame of the observation."""
+
+    name: str
+    reason: str = ""  # why it was not checked
+    trajectory: Trajectory | None = None  # as it came; None if it is malformed or there was no observation
+    checked: CheckedCandidate | None = None
+
+    @property
+    def is_unchanged(self) -> bool:
+        return self.checked is None or self.checked.plan.trajectory is self.trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedMessage:
+    """The candidates of one message, in their order. Without an observation no candidate is checked."""
+
+    results: tuple[CandidateResult, ...]
+    safety_context: SafetyContext | None = None
+    surface: RoadSurface | None = None
+
+    @property
+    def best(self) -> int | None:
+        """Index of the best candidate; None if none was checked."""
+        checked = {index: one.checked for index, one in enumerate(self.results) if one.checked is not None}
+        return list(checked)[external.best(list(checked.values()))] if checked else None
+
+    def report(self) -> StepReport | None:
+        """Plan, verdict and planning factors of the best; None if no candidate was checked."""
+        checked = None if self.best is None else self.results[self.best].checked
+        if checked is None or self.safety_context is None:
+            return None
+        factors = planning_factors(checked.plan.trajectory, self.safety_context)
+        judgement = checked.judgement
+        return StepReport(checked.plan, judgement.verdict, PlanSource.PLANNER, judgement.reason, factors=factors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,12 +113,19 @@ class CheckCore:
                 raise BadMessage(f"{len(content) / 1e6:.2f} MB are not read: send less, or raise inputs.message_max_mb")
             messages = candidates.read(content)
         except BadMessage as fault:
-            self.channel.received += 1
-            self.channel.refused += 1
-            self.channel.add_remark(
-                f"candidates: {self.channel.refused} messages refused, the last one: {fault}", now_ns
-            )
+            self.refuse(fault, now_ns)
             return None
+        return self._assemble(content, messages, self.check_messages(messages, now_ns))
+
+    def refuse(self, fault: BadMessage, now_ns: int) -> None:
+        """Count a message that cannot be read, for the diagnostics."""
+        self.channel.received += 1
+        self.channel.refused += 1
+        self.channel.add_remark(f"candidates: {self.channel.refused} messages refused, the last one: {fault}", now_ns)
+
+    def check_messages(self, messages: CandidateMessages, now_ns: int) -> CheckedMessage:
+        """Check, repair and score the candidates of one message."""
+        self._start_s = self._clock()
         stamp_ns = max((each.stamp_ns for each in messages.candidates), default=now_ns)
         newest = self.channel.newest()
         if newest is not None and newest[0] - stamp_ns > 1e9:  # the clock was reset
@@ -93,19 +138,19 @@ class CheckCore:
             self._last.clear()
         if snapshot.observation is None or snapshot.surface is None:
             reason = "; ".join(snapshot.problems)
-            return self._assemble(content, messages, dict.fromkeys(range(len(messages.candidates)), reason), {}, None)
-        return self._check(content, messages, snapshot.observation, snapshot.surface, now_ns)
+            checked = CheckedMessage(tuple(CandidateResult(name, reason) for name in names(messages)))
+        else:
+            safety_context = SafetyContext(snapshot.observation, self.config)
+            results = self._check(messages, snapshot.observation, safety_context, now_ns)
+            checked = CheckedMessage(results, safety_context, snapshot.surface)
+        self._statuses = [self._status(result) for result in checked.results]
+        return checked
 
     def _check(
-        self,
-        content: bytes,
-        messages: CandidateMessages,
-        observation: Observation,
-        surface: RoadSurface,
-        now_ns: int,
-    ) -> CheckStep:
+        self, messages: CandidateMessages, observation: Observation, safety_context: SafetyContext, now_ns: int
+    ) -> tuple[CandidateResult, ...]:
         keys = occurrences(messages)
-        reasons: dict[int, str] = {}
+        results = [CandidateResult(name) for name in names(messages)]
         trajectories = {}
         for index, candidate in enumerate(messages.candidates):
             try:
@@ -119,88 +164,66 @@ class CheckCore:
                     self.config.inputs.max_ages_s["candidates"],
                 )
             except (BadMessage, ValueError) as fault:  # of values that no trajectory has
-                reasons[index] = str(fault)
-        safety_context = SafetyContext(observation, self.config)
+                results[index] = replace(results[index], reason=str(fault))
         checked = external.check_candidates(
             list(trajectories.values()),
             observation,
             replace(self._planner_context, safety=safety_context),
             [self._last.get(keys[index]) for index in trajectories],
         )
-        by_index = dict(zip(trajectories, checked, strict=True))
-        for index, one in by_index.items():
+        for (index, trajectory), one in zip(trajectories.items(), checked, strict=True):
+            results[index] = replace(results[index], trajectory=trajectory, checked=one)
             self._last.pop(keys[index], None)
             self._last[keys[index]] = one.plan
         while len(self._last) > LAST_MAX:
             del self._last[next(iter(self._last))]
-        unchanged = {index for index, one in by_index.items() if one.plan.trajectory is trajectories[index]}
-        return self._assemble(content, messages, reasons, by_index, safety_context, unchanged, surface)
+        return tuple(results)
 
-    def _assemble(
-        self,
-        content: bytes,
-        messages: CandidateMessages,
-        reasons: dict[int, str],
-        checked: dict[int, CheckedCandidate],
-        safety_context: SafetyContext | None,
-        unchanged: set[int] | None = None,
-        surface: RoadSurface | None = None,
-    ) -> CheckStep:
-        """The messages to publish. `reasons`: why candidates could not be checked, by index."""
-        drops = self.config.check.unchecked == "drop"
+    def _assemble(self, content: bytes, messages: CandidateMessages, checked: CheckedMessage) -> CheckStep:
+        """The messages to publish."""
         written: dict[int, CandidateMessage] = {}
-        for index, candidate in enumerate(messages.candidates):
-            if index not in checked:
-                written |= {} if drops else {index: candidate}
-            elif index in (unchanged or ()) or surface is None:
+        for index, (candidate, result) in enumerate(zip(messages.candidates, checked.results, strict=True)):
+            if result.checked is None:
+                written |= {} if self._drops else {index: candidate}
+            elif result.is_unchanged or checked.surface is None:
                 written[index] = candidate
             else:
-                plan = checked[index].plan
-                points = outputs.plan_points(plan, self.config, surface)
+                plan = result.checked.plan
+                points = outputs.plan_points(plan, self.config, checked.surface)
                 written[index] = candidates.changed(candidate, points, plan.stamp_ns)
-        self._statuses = [
-            self._status(name, reasons.get(index, ""), checked.get(index), drops)
-            for index, name in enumerate(names(messages))
-        ]
         left = {each.generator_id for each in written.values()}
         out = CandidateMessages(
-            tuple(written.values()), tuple(pair for pair in messages.generators if not drops or pair[0] in left)
+            tuple(written.values()), tuple(pair for pair in messages.generators if not self._drops or pair[0] in left)
         )
         same = all(written.get(index) is each for index, each in enumerate(messages.candidates))
         if own_name := self.config.check.generator_name:
             out, same = renamed(out, list(written), own_name), False
-        scores = [checked[index].score if index in checked else 0.0 for index in written]
-        trajectory, report, stamp_ns = None, None, max((each.stamp_ns for each in messages.candidates), default=0)
-        if checked and safety_context is not None:
-            order = list(checked)
-            best = order[external.best([checked[index] for index in order])]
-            one, message = checked[best], written[best]
-            trajectory = outputs.trajectory_bytes(message.stamp_ns, message.points, message.frame)
-            report = StepReport(
-                one.plan,
-                one.judgement.verdict,
-                PlanSource.PLANNER,
-                one.judgement.reason,
-                factors=planning_factors(one.plan.trajectory, safety_context),
-            )
+        scores = [0.0 if (one := checked.results[index].checked) is None else one.score for index in written]
+        best = None if checked.best is None else written[checked.best]
         return CheckStep(
-            stamp_ns,
+            max((each.stamp_ns for each in messages.candidates), default=0),
             content if same else candidates.write(out),
             candidates.write_scored(out, scores),
-            trajectory,
-            report,
-            surface,
+            None if best is None else outputs.trajectory_bytes(best.stamp_ns, best.points, best.frame),
+            checked.report(),
+            checked.surface,
         )
 
-    def _status(self, name: str, reason: str, checked: CheckedCandidate | None, drops: bool) -> InputStatus:
+    @property
+    def _drops(self) -> bool:
+        return self.config.check.unchecked == "drop"
+
+    def _status(self, result: CandidateResult) -> InputStatus:
+        checked = result.checked
         if checked is None:
-            done = "left out" if drops else "passed on"
-            return InputStatus(f"candidate {name}", Level.WARN, f"unchecked and {done}: {reason}", {"score": "0"})
+            done = "left out" if self._drops else "passed on"
+            sentence = f"unchecked and {done}: {result.reason}"
+            return InputStatus(f"candidate {result.name}", Level.WARN, sentence, {"score": "0"})
         check = checked.plan.check
         unknown = check is None or check.objects is None or not check.drivable
         level = Level.WARN if checked.plan.change or unknown else Level.OK
         return InputStatus(
-            f"candidate {name}",
+            f"candidate {result.name}",
             level if checked.is_safe else Level.ERROR,
             checked.sentence,
             {

@@ -6,27 +6,17 @@ message of candidates as it arrives; of those that arrive meanwhile the newest i
 
 from __future__ import annotations
 
-import argparse
 import os
-import signal
-import sys
 import time
-from types import FrameType
 from typing import Any, NoReturn
 
-import rclpy
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
-from rclpy.exceptions import ParameterException
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humble
 
-from ..core.config import ConfigError
-from ..infra.errors import Parser, printable, printable_line
-from ..infra.signals import end_with_parent
 from . import outputs, topics
 from .check_core import CheckCore, CheckStep
-from .node import SWITCH_INTERVAL_S, spin_once_safely, start_ros
+from .node_process import run_node
 from .params import declare_config
 from .plan_publisher import publishers, qos_profile
 from .topics import message_class
@@ -112,54 +102,15 @@ def program() -> NoReturn:
 
 def main(args: list[str] | None = None) -> int:
     """Runs the node until a signal ends it; returns the exit code."""
-    arguments = sys.argv[1:] if args is None else args
-    parser = Parser(
-        prog="check",
-        description=__doc__,
-        epilog="Settings are ROS parameters: --ros-args -p config_file:=FILE -p inputs.route_type:=lanelet ..; "
+    return run_node(
+        "check",
+        __doc__ or "",
+        "Settings are ROS parameters: --ros-args -p config_file:=FILE -p inputs.route_type:=lanelet ..; "
         "config/reflectdrive.yaml lists them all with their meaning. A setting that cannot be used ends the process "
         "with exit code 2.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        CheckNode,
+        args,
     )
-    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
-    parser.parse_args(arguments)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    ending = driving = False
-
-    def leave(_signal: int, _frame: FrameType | None) -> None:
-        """Interrupt the constructor; end the main loop otherwise."""
-        nonlocal ending
-        first, ending = not ending, True
-        if first and not driving:
-            raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
-    end_with_parent()
-    node = None
-    try:
-        start_ros(arguments)
-        node = CheckNode()
-        executor = SingleThreadedExecutor()
-        executor.add_node(node)
-        driving = True
-        while not ending and node.context.ok():
-            spin_once_safely(executor, node)  # the timer limits each wait
-    except (ConfigError, ParameterException) as fault:
-        sys.stderr.write(printable(f"check: {printable_line(str(fault))}\n"))
-        return 2
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
-    except Exception:
-        if not ending:  # an import that Ctrl-C cuts short may fail in its own way
-            raise
-    finally:
-        driving = True
-        if node is not None:
-            node.destroy_node()
-        rclpy.try_shutdown()
-        sys.stdout.flush()
-    return 0
 
 
 if __name__ == "__main__":

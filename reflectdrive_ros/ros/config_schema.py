@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from typing import Any
 
-from ..core.config import MODEL_BACKENDS, UNKNOWN_LIGHT_POLICIES, Config, Setting, settings
+from ..core.config import MODEL_BACKENDS, PLANNER_SEPARATOR, UNKNOWN_LIGHT_POLICIES, Config, Setting, settings
 from ..planning import LEARNED, PLANNERS
 from .topics import OBJECT_TYPES, ROUTE_TYPES
 
@@ -80,16 +81,29 @@ def leaf_schema(leaf: Setting) -> dict[str, Any]:
     if leaf.kind is tuple:
         keywords |= {"type": "array", "items": {"type": "string"}, "default": list(leaf.value)}
     else:
-        keywords |= {"type": TYPES[leaf.kind], "default": leaf.value}
+        keywords |= {"type": TYPES[leaf.kind]} if leaf.name != "planner" else {}
+        keywords["default"] = leaf.value
     if leaf.low is not None:
         keywords["minimum"] = leaf.low
     if leaf.high is not None:
         keywords["maximum"] = leaf.high
-    if leaf.name in CHOICES:
+    if leaf.name == "planner":
+        keywords["anyOf"] = one_or_several(CHOICES["planner"])
+    elif leaf.name in CHOICES:
         keywords["enum"] = list(CHOICES[leaf.name])
     if leaf.name in PATTERNS:
         keywords["pattern"] = PATTERNS[leaf.name]
     return keywords
+
+
+def one_or_several(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Schemas of a name, of names with the separator between them, and of a list of names."""
+    one = "|".join(names)
+    return [
+        {"type": "string", "enum": list(names)},
+        {"type": "string", "pattern": f"^({one})({re.escape(PLANNER_SEPARATOR)}({one}))+$"},
+        {"type": "array", "items": {"type": "string", "enum": list(names)}, "minItems": 1, "uniqueItems": True},
+    ]
 
 
 def as_json(config: Config) -> str:

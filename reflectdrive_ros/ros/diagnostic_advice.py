@@ -342,6 +342,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "is not an array of numbers",
         "expected whole nanoseconds",
         "Plan.scores",
+        "Plan.planners",
         "TokenTrace.",
         "CameraFrame.",
         "Forecast.",
@@ -356,6 +357,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "at half time",
         "m to the",
     ),
+    "Another of several planners plans; the reason follows": ("… has no plan: …",),
     "Value `full_step_reason`: why the last step planned from scratch": (
         "every step is a full step",
         "there is no plan to edit",

@@ -1,7 +1,19 @@
-"""The topics that the launch files remap: their arguments, defaults and descriptions."""
+"""What the launch files declare: arguments of both nodes, and the topics that they remap with their arguments."""
 
 from __future__ import annotations
 
+NODE_ARGUMENTS: tuple[tuple[str, str, str, list[str] | None], ...] = (  # argument, default, description, choices
+    ("config_file", "", "YAML file laid over the defaults (config/reflectdrive.yaml lists them)", None),
+    ("namespace", "/planning/reflectdrive", "namespace of the node", None),
+    (
+        "use_sim_time",
+        "false",
+        "true: take the time from /clock, as with a replayed bag; false: the wall clock's, unless the launch "
+        "tree sets use_sim_time for all of its nodes",
+        ["true", "false"],
+    ),
+    ("log_level", "info", "least severe message shown", ["debug", "info", "warn", "error", "fatal"]),
+)
 INPUTS = {  # the node's topic -> argument, its default (Autoware's name), description
     "~/input/odometry": ("input_odometry", "/localization/kinematic_state", "nav_msgs/Odometry in map"),
     "~/input/acceleration": ("input_acceleration", "/localization/acceleration", "AccelWithCovarianceStamped"),
@@ -64,6 +76,7 @@ CHECK_INPUTS = {  # likewise, of the check node
     ),
     **{own: row for own, row in INPUTS.items() if row[0] not in PLANNER_ONLY},
 }
+CHECK_SETTINGS = {"inputs.route_type": "lanelet", "inputs.drivable_type": "map"}  # its launch file sets by default
 CHECK_REMAPS = {
     "~/output/trajectories": (
         "output_trajectories",

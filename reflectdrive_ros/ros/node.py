@@ -7,37 +7,27 @@ when the worker hangs or images stop arriving.
 
 from __future__ import annotations
 
-import argparse
-import gc
 import os
-import re
-import signal
-import sys
 import threading
 import time
 import traceback
-from types import FrameType
 from typing import Any, NoReturn
 
-import rclpy
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.exceptions import ParameterException
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humble
 from rclpy.qos import QoSCompatibility, qos_check_compatible
-from rclpy.signals import SignalHandlerOptions
 
 from ..core.config import ConfigError
 from ..core.domain import StepReport
-from ..infra.errors import Parser, printable, printable_line
-from ..infra.signals import end_with_parent
+from ..infra.errors import printable, printable_line
 from ..maps.elevation import RoadSurface
 from ..runtime.model_file import ModelFileError
 from . import outputs, topics
 from .inputs.channel import InputStatus, Level
+from .node_process import run_node
 from .params import declare_config, starts_strictly
 from .plan_publisher import PlanPublisher, qos_profile
 from .planning_core import PlanningCore, PlanningStep
@@ -49,8 +39,6 @@ OVERDUE_S = 0.15  # after this time without a plan, the diagnostics report the r
 DIAGNOSTICS_PERIOD_S = 0.15
 MISMATCH_PERIOD_S = 3.0
 ARRIVALS_KEPT = 256
-DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
-SWITCH_INTERVAL_S = 0.0002  # a decoded image waits this long for the interpreter, and for one more call into C
 STAMP_END = 12  # of a serialised message with a header: what follows its stamp
 
 
@@ -63,7 +51,7 @@ class PlannerNode(Node):
             self.config, parameter_status = declare_config(self)
             self._core = core or PlanningCore(self.config, time.perf_counter)  # loads the network
         except BaseException:  # also Ctrl-C: no node of this name may stay in the graph
-            self.destroy_node()
+            super().destroy_node()
             raise
         self._parameter_status = [] if parameter_status is None else [parameter_status]
         # input key and stamp of an anchor image or odometry -> time of arrival; the newest ARRIVALS_KEPT
@@ -239,6 +227,10 @@ class PlannerNode(Node):
             self.get_logger().warning(printable_line("; ".join(mismatches)))
         self._mismatches = mismatches
 
+    def destroy_node(self) -> None:
+        self.close()
+        super().destroy_node()
+
     def close(self) -> None:
         """Stop the worker; nothing is published after this returns."""
         with self._wake, self._send_lock:
@@ -264,37 +256,6 @@ class FaultNode(Node):
     def _publish(self) -> None:
         now_ns = int(self.get_clock().now().nanoseconds)
         self._publisher.publish(outputs.diagnostics([self._status], now_ns, self.get_fully_qualified_name()))
-
-
-def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
-    """`spin_once` that logs exceptions instead of raising them, such as those of a malformed /clock message."""
-    try:
-        executor.spin_once()
-    except ExternalShutdownException:
-        raise
-    except Exception as fault:
-        text = printable_line(f"callback failed: {type(fault).__name__}: {fault}")
-        node.get_logger().error(text, throttle_duration_sec=1.0)
-
-
-def start_ros(args: list[str] | None, context: Context | None = None) -> None:
-    """`rclpy.init` without signal handlers. Raises ConfigError for arguments or an environment that ROS refuses."""
-    domain = os.environ.get("ROS_DOMAIN_ID", "")
-    if domain and not (re.fullmatch("[0-9]{1,3}", domain) and int(domain) < DOMAINS):  # DDS would end the process
-        raise ConfigError(f"ROS_DOMAIN_ID is '{domain}', expected a number from 0 to {DOMAINS - 1}")
-    try:
-        rclpy.init(args=args, context=context, signal_handler_options=SignalHandlerOptions.NO)
-    except rclpy_implementation.UnknownROSArgsError as fault:
-        raise ConfigError(f"ROS does not know these arguments after --ros-args: {fault}") from None
-    except rclpy_implementation.RCLError as fault:
-        raise ConfigError(f"ROS cannot start: {_strip_source_locations(fault)}") from None
-
-
-def _strip_source_locations(fault: Exception) -> str:
-    """The error message of ROS's C libraries on one line, without source locations."""
-    text = re.sub(r"\s*, at [^,:]+:\d+", "", str(fault)).removeprefix("failed to initialize rcl: ")
-    text = re.sub(r"\. Error: (Expect(ed|ing) .*|error not set)$", ", which is not well formed", text)
-    return " ".join(text.replace(". Error: ", ": ").split())
 
 
 def start_node() -> PlannerNode | FaultNode:
@@ -329,62 +290,16 @@ def program() -> NoReturn:
 
 def main(args: list[str] | None = None) -> int:
     """Runs the node until a signal ends it; returns the exit code."""
-    arguments = sys.argv[1:] if args is None else args
-    parser = Parser(
-        prog="planner",
-        description=__doc__,
-        epilog="Settings are ROS parameters: --ros-args -p config_file:=FILE -p planner:=route_follower -p "
+    return run_node(
+        "planner",
+        __doc__ or "",
+        "Settings are ROS parameters: --ros-args -p config_file:=FILE -p planner:=route_follower -p "
         "guard.max_speed_mps:=15.0 ..; config/reflectdrive.yaml lists them all with their meaning. A setting or model "
         "that cannot be used ends the process with exit code 2; with -p strict_start:=false it stays and reports it as "
         "an ERROR in /diagnostics.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        start_node,
+        args,
     )
-    parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
-    parser.parse_args(arguments)
-    # by default, threads wait up to 5 ms for the GIL
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    ending = driving = False
-
-    def leave(_signal: int, _frame: FrameType | None) -> None:
-        """Interrupt the constructor, which takes seconds where a network is loaded; end the main loop otherwise. Ctrl-C
-        arrives twice, from the terminal and from `ros2 launch`: the second is ignored."""
-        nonlocal ending
-        first, ending = not ending, True
-        if first and not driving:
-            raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
-    end_with_parent()
-    node = None
-    try:
-        start_ros(arguments)
-        node = start_node()
-        gc.freeze()  # objects of the start-up are not scanned again
-        # rclpy's EventsExecutor takes a fifth of the time per message, but hangs (7.1.6): without a timeout, and where
-        # its own process publishes what it subscribes to
-        executor = SingleThreadedExecutor()
-        executor.add_node(node)
-        driving = True
-        while not ending and node.context.ok():
-            spin_once_safely(executor, node)  # the watchdog's timer limits each wait
-    except (ConfigError, ModelFileError, ParameterException) as fault:
-        sys.stderr.write(printable(f"reflectdrive: {fault}\n"))
-        return 2
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
-    except Exception:
-        if not ending:  # an import that Ctrl-C cuts short may fail in its own way
-            raise
-    finally:
-        driving = True
-        if isinstance(node, PlannerNode):
-            node.close()
-        if node is not None:
-            node.destroy_node()
-        rclpy.try_shutdown()
-        sys.stdout.flush()
-    return 0
 
 
 if __name__ == "__main__":

@@ -191,7 +191,8 @@ def candidates(
 ) -> bytes:
     """CandidateTrajectories, serialised: the plan (slot 0, its points (T,) of POINT given) and its rivals.
 
-    The turn signal is written where the installed message has it. `node`: the full name of the node that sends them.
+    The turn signal is written where the installed message has it. Of several planners, names end with the planner's.
+    `node`: the full name of the node that sends them.
     """
     generator = generator_name(config, node)
     every = [best, *(_published_points(rival, plan, config, surface) for rival in plan.candidates)]
@@ -203,7 +204,8 @@ def candidates(
             writer.stamp(plan.stamp_ns).numbers("B", _turn_command(signal))
     writer.numbers("I", len(every))
     for slot in range(len(every)):
-        writer.octets(slot_uuid(generator, slot)).text(f"{generator}_{slot}")
+        planner = f"_{plan.planners[slot]}" if plan.planners else ""
+        writer.octets(slot_uuid(generator, slot)).text(f"{generator}_{slot}{planner}")
     return writer.content()
 
 
@@ -288,7 +290,7 @@ def status(
         verdict=int(report.verdict),
         source=int(report.source),
         reason=printable_line(report.reason),
-        planner=config.planner,
+        planner=report.plan.planner or config.planner,
         step_kind=(report.step or report.plan.step).value,
         model_sha256=model_sha256,
         sequence=int(sequence),
@@ -307,8 +309,9 @@ def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> Pl
     scores = plan.scores or (float("nan"),) * len(every)
     return PlannerDebug(
         header=header(plan.stamp_ns, config.output.map_frame),
-        planner=config.planner,
+        planner=plan.planner or config.planner,
         step_kind=(report.step or plan.step).value,
+        change=plan.change,
         candidate_count=len(every),
         points_per_candidate=count,
         point_interval=PLAN_DT_S,

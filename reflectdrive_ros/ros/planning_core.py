@@ -149,6 +149,7 @@ class PlanningCore:
             message,
             {
                 "planner": self.config.planner,
+                "chosen_planner": report.plan.planner,  # of several, that of the plan that was sent
                 "verdict": report.verdict.name,
                 "source": report.source.name,
                 "step": report.plan.step.value,  # of the plan that was sent

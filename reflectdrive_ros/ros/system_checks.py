@@ -226,14 +226,14 @@ def _version(distributions: tuple[str, ...]) -> str:
 def planner(config: Config) -> Finding:
     """Whether the configured planner has its model file and a backend that reads it; the network is not run."""
     try:
-        from ..planning import LEARNED, get_planner
+        from ..planning import generator_spec, get_planner
         from ..runtime.model_file import resolve_path, verified_sha256
         from ..runtime.network import INSTALL_COMMANDS, backends_of
     except ImportError as fault:
         return Finding("planner", State.MISSING, f"it {import_advice(fault) or fault}", "see docs/install.md")
     try:
         get_planner(config)
-        if config.planner not in LEARNED:
+        if generator_spec(config).network is None:
             return Finding("planner", State.OK, f"{config.planner}, which needs no model")
         verified_sha256(config.model)
         path = resolve_path(config.model.file)

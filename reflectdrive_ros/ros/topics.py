@@ -58,12 +58,15 @@ def is_installed(type_name: str) -> bool:
 
 def inputs(config: Config) -> tuple[Topic, ...]:
     """The node's subscriptions under this configuration."""
+    # planning loads OpenCV, and `doctor` reads this module where OpenCV may be missing
+    from ..planning.inputs import map_by_topic, needs_cameras, uses_lights
+
     cameras, settings = config.cameras, config.inputs
     image = "sensor_msgs/msg/CompressedImage" if cameras.compressed else "sensor_msgs/msg/Image"
     images = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
     infos = cameras.info_topics or tuple(f"~/input/camera/{name}/camera_info" for name in cameras.names)
     table = [
-        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", config.needs_cameras)
+        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", needs_cameras(config))
         for name, topic in zip(cameras.names, images, strict=True)
     ]
     table += [
@@ -73,12 +76,14 @@ def inputs(config: Config) -> tuple[Topic, ...]:
             "sensor_msgs/msg/CameraInfo",
             Qos.SENSOR,
             f"intrinsics of {name}",
-            config.needs_cameras,
+            needs_cameras(config),
         )
         for name, topic in zip(cameras.names, infos, strict=True)
     ]
     table += [
-        Topic("tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", config.needs_cameras),
+        Topic(
+            "tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", needs_cameras(config)
+        ),
         Topic("odometry", "~/input/odometry", "nav_msgs/msg/Odometry", Qos.NEWEST, "pose in map, twist in base_link"),
         Topic(
             "acceleration",
@@ -91,7 +96,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
         Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "route, in map"),
         Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
     ]
-    if config.map_by_topic:
+    if map_by_topic(config):
         table.append(
             Topic(
                 "map",
@@ -102,7 +107,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
                 settings.route_type == "lanelet",
             )
         )
-    if config.uses_lights:
+    if uses_lights(config):
         table.append(
             Topic(
                 "lights",
@@ -213,7 +218,14 @@ OUTPUTS = (
     Topic("status", "~/output/status", "reflectdrive/msg/PlannerStatus", Qos.NEWEST, "verdict and source of the plan"),
     Topic("path", "~/debug/path", "nav_msgs/msg/Path", Qos.NEWEST, "the plan for RViz", False),
     Topic("markers", "~/debug/markers", "visualization_msgs/msg/MarkerArray", Qos.NEWEST, "plan for RViz", False),
-    Topic("debug", "~/debug/planner", "reflectdrive/msg/PlannerDebug", Qos.NEWEST, "candidates, tokens, times", False),
+    Topic(
+        "debug",
+        "~/debug/planner",
+        "reflectdrive/msg/PlannerDebug",
+        Qos.NEWEST,
+        "candidates, change, tokens, times",
+        False,
+    ),
     Topic("goals", "~/debug/goals", "reflectdrive/msg/GoalHypotheses", Qos.NEWEST, "goals, probabilities", False),
     Topic(
         "processing_time",

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.config import Config, ConfigError, load, override_dotted
 from ..infra import arguments
-from ..planning import LEARNED, decoding_config, get_planner
+from ..planning import LEARNED, decoding_config, generator_spec, get_planner
 from ..planning.planner import AnyNetwork
 from .model_file import model_config, verified_sha256, weights_sha256
 from .network import random_network, worker_network
@@ -72,7 +72,8 @@ def network_for(config: Config, planner: str, random_weights: bool) -> AnyNetwor
 
 def weights_of(config: Config, planners: Sequence[str]) -> str:
     """Hash of the weights in use, empty if none of these planners has a network; several are separated by commas."""
-    models = (replace(config, planner=planner).model for planner in planners if planner in LEARNED)
+    configs = (replace(config, planner=planner) for planner in planners)
+    models = (each.model for each in configs if generator_spec(each).network is not None)
     return ", ".join(dict.fromkeys(map(weights_sha256, models)))
 
 
@@ -87,20 +88,22 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
         values["planner"] = args.planner
     config = override_dotted(config, values) if values else config
     planners = args.planner if isinstance(args.planner, list) else [config.planner]
+    configs = [replace(config, planner=planner) for planner in planners]
+    learned = [each for each in configs if generator_spec(each).network is not None]
     if args.model is None and args.sha256 is not None:
         raise ConfigError("--sha256 is given without --model")
     if args.model is not None:
-        if not set(planners) & set(LEARNED):
+        if not learned:
             raise ConfigError(f"--model is given, but {', '.join(planners)} has none: name one of {', '.join(LEARNED)}")
         model = model_config(args.model, args.sha256)
         config = replace(config, model=replace(config.model, file=model.file, sha256=model.sha256))
-    if getattr(args, "random_weights", False) and not set(planners) & set(LEARNED):
+    if getattr(args, "random_weights", False) and not learned:
         raise ConfigError(
             f"--random-weights is given, but {', '.join(planners)} has no weights: name one of {', '.join(LEARNED)}"
         )
     for name in planners:
         planner_config = replace(config, planner=name)
         get_planner(planner_config)
-        if name in LEARNED:
+        if generator_spec(planner_config).network is not None:
             verified_sha256(planner_config.model)
     return config

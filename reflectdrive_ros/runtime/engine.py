@@ -35,7 +35,7 @@ from ..core.domain import (
 )
 from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
-from ..planning import LEARNED, decoding_config, generator_spec, get_planner, guard, needed_capabilities
+from ..planning import decoding_config, generator_spec, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
 from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError
@@ -77,7 +77,7 @@ class Engine:
         is_configured = planner is None
         if planner is None:
             planner = get_planner(config)
-            if config.planner in LEARNED:
+            if generator_spec(config).network is not None:
                 # prefetching uses all cores, so that each scene gets one thread
                 model = replace(config.model, threads=1) if prefetch_scenes else config.model
                 network = network or load_network(model, decoding_config(config))
@@ -207,9 +207,10 @@ class Engine:
             left = carry_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
             if left is None:
                 return None
-            plan = slow_to_limits(
-                Plan(observation.stamp_ns, observation.ego.map_from_ego, left, last.step), safety_context
+            carried = Plan(
+                observation.stamp_ns, observation.ego.map_from_ego, left, last.step, planners=last.planners[:1]
             )
+            plan = slow_to_limits(carried, safety_context)
             return plan if guard.check(plan, safety_context, 0.0).verdict is Verdict.OK else None
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
@@ -301,7 +302,7 @@ def camera_rig(network: AnyNetwork | None) -> tuple[Camera, ...]:
 
 def planner_note(config: Config) -> str:
     """What a reader of a planner's numbers must know of it: that it is a baseline, or was trained on other images."""
-    if config.planner not in LEARNED:
+    if generator_spec(config).network is None:
         return f"{config.planner} is a baseline without a network"
     return network_domain_note(config)
 
@@ -309,7 +310,8 @@ def planner_note(config: Config) -> str:
 def network_domain_note(config: Config) -> str:
     """A sentence if the planner's network was trained on other images than it gets; empty if not, if its card does not
     say, and for a planner that reads no images."""
-    if config.planner not in LEARNED or not generator_spec(config).images:
+    spec = generator_spec(config)
+    if spec.network is None or not spec.images:
         return ""
     trained, images = training_domain(config.model), config.cameras.domain
     return f"the network was trained on {trained}, not on {images}" if trained and images not in trained else ""

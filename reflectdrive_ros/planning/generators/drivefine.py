@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...core.config import Config
-from ...core.domain import PLAN_DT_S, Array, Observation, Trajectory
+from ...core.domain import PLAN_DT_S, Array, Observation, TokenTrace, Trajectory
 from ...core.recipe_config import DriveFineConfig
 from ...core.tokens import cosine_schedule
 from ..candidates import Candidates, GeneratorSpec
@@ -60,16 +60,19 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     points = postprocess(
         waypoints[..., :2], observation.ego, layout.waypoint_noise_m, safety_context.road, safety_context.limits
     )
-    best = order[:1]
-    rounds = [(plans.drafts[best], plans.draft_confidence[best])]
-    if settings.refine:
-        rounds.append((plans.ids[best], plans.confidence[best]))
+
+    def trace(candidate: int) -> TokenTrace:
+        row = order[[candidate]]
+        rounds = [(plans.drafts[row], plans.draft_confidence[row])]
+        if settings.refine:
+            rounds.append((plans.ids[row], plans.confidence[row]))
+        return token_trace(rounds, None, layout)
+
     return Candidates(
         points,
-        np.zeros(count),
         headings=token_headings(waypoints, points, layout),
         ids=ids,
-        trace=token_trace(rounds, None, layout),
+        trace=trace,
         scores=values[order] if by_value else values,
         notes=inputs.notes,
         full_step_reason="every step is a full step",

@@ -39,7 +39,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     every = round(POINT_DT_S / PLAN_DT_S)
     return Candidates(
         points=poses[:, every - 1 :: every, :2],
-        log_probs=np.zeros(len(poses)),
         trajectories=tuple(Trajectory(each, PLAN_DT_S) for each in poses),
     )
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ...core.config import Config
-from ...core.domain import PLAN_DT_S, Array, Observation, Trajectory
+from ...core.domain import PLAN_DT_S, Array, Observation, TokenTrace, Trajectory
 from ...core.recipe_config import DecodingConfig, ReflectDriveConfig
 from ...core.tokens import decoding_rounds, draft_schedule
 from ...features.images import ModelInputs
@@ -78,12 +78,15 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     def redraft(masked: Array) -> Array:
         return network.step(scene.context, masked, network.layout.length, False)[0]
 
+    def trace(candidate: int) -> TokenTrace:
+        row = order[[candidate]]
+        return token_trace([(ids[row], confidence[row])], scene, network.layout)
+
     return Candidates(
         points[order],
-        np.zeros(len(order)),
         ids=ids[order],
         token_search=TokenSearch(waypoints[order], network.layout, redraft),
-        trace=token_trace([(ids[order[:1]], confidence[order[:1]])], scene, network.layout),
+        trace=trace,
         notes=inputs.notes,
         full_step_reason="every step is a full step",
     )

@@ -14,20 +14,19 @@ candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...core import geometry, kinematics
 from ...core.config import Config
-from ...core.domain import PLAN_DT_S, Array, Command, EgoState, Observation, Plan, StepKind, Trajectory
+from ...core.domain import PLAN_DT_S, Array, Observation, StepKind, Trajectory
 from ...core.recipe_config import ReflectDrive2Config
-from ...core.tokens import TokenLayout, draft_schedule
-from ...scoring.safety import SafetyContext
+from ...core.tokens import draft_schedule
+from ..auto_edit import edit_actions, edited_points
 from ..candidates import Candidates, GeneratorSpec
+from ..goals import rank, select_goal
+from ..lite_step import LITE_EDIT_ROUNDS, ReflectDrive2Memory, find_full_step_reason, lite_draft
 from ..planner import (
     Network,
     PlannerContext,
@@ -35,32 +34,10 @@ from ..planner import (
     Prefilled,
     can_score,
     network_inputs,
-    no_deadline,
     token_network,
     token_trace,
 )
-from ..postprocess.waypoints import HORIZON_S, carried_points, postprocess, trajectories
-from ..select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
-
-LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
-MAX_DEVIATION_M = 1.0  # a car further from its position in the last plan takes a full step
-LOW_CONFIDENCE = 0.15  # mean token probability of the last plan below which the next step is a full one
-START_SPEED_MPS = 0.3
-STANDING_M = 0.1  # a closer goal means an immediate stop
-GENTLE_MPS2 = 1.5  # a less probable goal must not require harder braking than this
-MAX_GAP_S = 0.35  # longer intervals between steps mean that images were missed
-MAX_JUMP_M = 1.0  # largest difference between the map pose and the extrapolated one
-EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
-
-
-@dataclass(frozen=True, eq=False)
-class ReflectDrive2Memory:
-    """State between steps, in addition to the last plan."""
-
-    ego: EgoState
-    command: Command
-    confidence: float  # mean probability of the token ids of the plan
-    lite_steps_since_full: int
+from ..postprocess.waypoints import carried_points, postprocess, trajectories
 
 
 def needs(config: Config) -> frozenset[str]:
@@ -103,7 +80,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         waypoints, values = network.layout.decode(edited), network.plan_values(context, edited)
         order = np.argsort(-values, kind="stable")
         points, values = finished(waypoints[order]), values[order]
-        rounds = [(ids[order[:1]], its_confidence[order[:1]]) for ids, its_confidence in rounds]
         actions, waypoints, log_probs = edited[order], waypoints[order], np.zeros(len(order))
     else:
         points = finished(waypoints)
@@ -117,86 +93,26 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         if not np.array_equal(ids, first[0]):
             waypoints[0] = edited_points(waypoints[0], first[0], ids, network.layout)
             actions[0], points[0] = ids, finished(waypoints[0])
+
+    def rounds_of(candidate: int) -> list[tuple[Array, Array]]:
+        if len(rounds[0][0]) == len(order):  # all were edited
+            return [(ids[order[[candidate]]], its[order[[candidate]]]) for ids, its in rounds]
+        return rounds if candidate == 0 else [(actions[[candidate]], confidence[order[[candidate]]])]
+
     memory = ReflectDrive2Memory(
-        observation.ego, observation.command, float(rounds[-1][1].mean()), lite_steps_since_full
+        observation.ego, observation.command, float(rounds_of(0)[-1][1].mean()), lite_steps_since_full
     )
     return Candidates(
         points,
         log_probs,
         kind,
         ids=actions,
-        trace=token_trace(rounds, prefilled, network.layout),
+        trace=lambda candidate: token_trace(rounds_of(candidate), prefilled, network.layout),
         scores=values,
         notes=inputs.notes,
         full_step_reason=full_step_reason,
         memory=memory,
     )
-
-
-def find_full_step_reason(state: PlannerState, observation: Observation, settings: ReflectDrive2Config) -> str:
-    """Why the next step must be a full one, as one sentence; empty if the last plan may be edited."""
-    last, memory, ego = state.previous, state.memory, observation.ego
-    if last is None or not isinstance(memory, ReflectDrive2Memory):
-        return "there is no plan to edit"
-    if memory.lite_steps_since_full >= settings.lite_steps_per_full:
-        return "a full step is due"
-    if observation.command is not memory.command:
-        return f"the command changed from {memory.command.name} to {observation.command.name}"
-    elapsed_s = (observation.stamp_ns - last.stamp_ns) * 1e-9
-    if not 0.0 < elapsed_s <= MAX_GAP_S:
-        return f"{elapsed_s:.2f} s since the last plan"
-    if abs(memory.ego.speed_mps) < START_SPEED_MPS <= abs(ego.speed_mps):
-        return "the car starts"
-    if memory.confidence < LOW_CONFIDENCE:
-        return f"the last plan has a confidence of {memory.confidence:.2f}"
-    jump_m = distance(extrapolate_pose(memory.ego, elapsed_s), ego.map_from_ego)
-    if jump_m > MAX_JUMP_M:
-        return f"localisation jumped by {jump_m:.1f} m"
-    deviation_m = distance(planned_position(last, elapsed_s), ego.map_from_ego)
-    if deviation_m > MAX_DEVIATION_M:
-        return f"the car is {deviation_m:.1f} m from where the last plan has it"
-    return ""
-
-
-def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:
-    """(3,) map pose after `elapsed_s` at constant acceleration and curvature."""
-    if abs(ego.speed_mps) < START_SPEED_MPS:
-        return ego.map_from_ego
-    along_m = ego.speed_mps * elapsed_s + 0.5 * ego.acceleration_mps2 * elapsed_s**2
-    return geometry.compose(ego.map_from_ego, kinematics.arc(ego.yaw_rate_rps / ego.speed_mps, np.array([along_m]))[0])
-
-
-def planned_position(plan: Plan, elapsed_s: float) -> Array:
-    """(2,) m, map frame: position in the plan `elapsed_s` after its stamp, interpolated linearly."""
-    times_s, poses = np.append(0.0, plan.trajectory.times_s), kinematics.with_origin(plan.trajectory.poses)
-    position = np.array([np.interp(elapsed_s, times_s, poses[:, axis]) for axis in (0, 1)])
-    return np.asarray(geometry.transform_points(plan.map_from_ego, position))
-
-
-def distance(a: Array, b: Array) -> float:
-    return float(np.hypot(*(a[:2] - b[:2])))
-
-
-def select_goal(goals: Array, log_probs: Array, among: Array, ego: EgoState, settings: ReflectDrive2Config) -> int:
-    """Index of the goal to drive to, among goals (K, 2) with log-probabilities (K,); `among` (K,) bool are allowed.
-
-    It is the nearest goal whose log-probability is within `goal_logprob_margin` of the best, unless it requires braking
-    of more than GENTLE_MPS2. A standing vehicle takes the most probable goal, otherwise it might never start.
-    """
-    allowed = np.where(among, log_probs, -np.inf)
-    if abs(ego.speed_mps) < START_SPEED_MPS:
-        return int(np.argmax(allowed))
-    distance_m = np.hypot(*goals.T)
-    gentle = braking_mps2(distance_m, ego.speed_mps) <= GENTLE_MPS2
-    likely = (allowed >= allowed.max() - settings.goal_logprob_margin) & (gentle | (allowed == allowed.max()))
-    return int(np.argmin(np.where(likely, distance_m, np.inf)))
-
-
-def braking_mps2(away_m: Array, speed_mps: float) -> Array:
-    """(K,) constant deceleration with which the vehicle covers `away_m` (K,) within the horizon, at most to a stop."""
-    stopping = speed_mps**2 / (2.0 * np.maximum(away_m, STANDING_M))
-    slowing = 2.0 * (HORIZON_S * speed_mps - away_m) / HORIZON_S**2
-    return np.asarray(np.where(away_m < 0.5 * HORIZON_S * speed_mps, stopping, slowing))
 
 
 def goals_to_draft(
@@ -241,63 +157,6 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
 def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, T) and their probabilities, drafted from sequences (M, T) that hold a goal."""
     return network.draft(context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
-
-
-def edit_actions(
-    network: Network,
-    context: Any,
-    actions: Array,
-    confidence: Array,
-    rounds: int,
-    deadline_used: Callable[[], float] = no_deadline,
-) -> list[tuple[Array, Array]]:
-    """The draft (M, T) with its probabilities, then both after each round of edits.
-
-    Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
-    EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
-    """
-    rounds_done = [(actions, confidence)]
-    for _ in range(rounds):
-        if deadline_used() > EDIT_DEADLINE_SHARE:
-            break
-        before = rounds_done[-1][0]
-        rounds_done.append(network.step(context, before, 0, True))
-        if np.array_equal(rounds_done[-1][0], before):
-            break
-    return rounds_done
-
-
-def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout) -> Array:
-    """(P, 2) points of edited ids (T,): unchanged where the ids are unchanged, else decoded from the codebook."""
-    return np.where((after == before).reshape(points.shape), points, layout.decode(after))
-
-
-def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
-    """Draft the masked end of carried points (P, 2): ids (1, T), probabilities, points (1, P, 2)."""
-    layout = network.layout
-    is_carried = np.isfinite(carried)
-    before = np.where(is_carried.reshape(-1), layout.encode(np.where(is_carried, carried, 0.0)), layout.mask_id)[None]
-    actions, confidence = network.step(context, before.astype(np.int32), int((~is_carried).sum()), False)
-    return actions, confidence, np.where(is_carried, carried, layout.decode(actions))
-
-
-def rank(points: Array, log_probs: Array, safety_context: SafetyContext) -> Array:
-    """(M,) indices of plans through points (M, 8, 2), the one to edit first, the rest by driving score.
-
-    The first is one of those with the best driving score without progress. If agents and traffic lights are known, it
-    is the one with the best sum of score and weighted log-probability. Otherwise `select_goal` chooses: the goal
-    probabilities include what the score does not know then, lights and brake lights.
-    """
-    if len(points) == 1:
-        return np.zeros(1, int)
-    scored = score_candidates(safety_context, points)
-    if knows_what_plans_wait_for(safety_context):
-        first = scored.best(LOG_PROB_WEIGHT * log_probs)
-    else:
-        ego, settings = safety_context.observation.ego, safety_context.config.reflectdrive2
-        first = select_goal(points[:, -1], log_probs, scored.safest, ego, settings)
-    order = np.argsort(-scored.scores, kind="stable")
-    return np.concatenate([[first], order[order != first]])
 
 
 SPEC = GeneratorSpec(

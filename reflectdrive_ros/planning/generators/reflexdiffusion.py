@@ -16,9 +16,6 @@ the confidence is undone. The projection onto the centripetal constraint (equati
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from ...core.domain import Array, Observation, Trajectory
@@ -29,14 +26,8 @@ from ..candidates import Candidates, GeneratorSpec
 from ..confidence import confidence
 from ..denoiser import (
     Denoiser,
-    Predict,
-    StepResult,
-    ddim_inverse,
-    ddim_step,
-    noise_of,
     present_states,
     sample,
-    with_present,
 )
 from ..ego_future import ego_poses, line_of
 from ..planner import PlannerContext, PlannerState, PlanningError
@@ -48,21 +39,7 @@ from ..postprocess.speed_profile import (
     without_reversal,
 )
 from ..postprocess.waypoints import POINT_DT_S, trajectories, waypoints
-
-ConfidenceOf = Callable[[Array], float]  # clean futures -> confidence of the ego's
-REFLECTION_GUIDANCE = 0.0  # of the noise that is added again: without conditions, as in the paper
-CONFIDENCE_MIN = 0.8  # steps with a lower confidence are reflected
-REFLECTIONS_MAX = 10  # reflected steps of a plan
-
-
-@dataclass(frozen=True)
-class Reflection:
-    """One reflected step of the sampler."""
-
-    step: int
-    before: float  # confidence
-    after: float
-    accepted: bool
+from ..reflection import REFLECTION_GUIDANCE, Reflection, Reflector, guided
 
 
 def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
@@ -78,7 +55,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     points = hold_standstill(waypoints(trajectory), speed_mps)
     return Candidates(
         points[None],
-        np.zeros(1),
         notes=inputs.notes,
         full_step_reason="every step is a full step",
         memory=reflections,
@@ -144,55 +120,6 @@ def sample_plan(
     correct = reflector if settings.reflection else None
     clean = sample(predict, start, present, settings.steps, correct)
     return ego_poses(clean, spec, line), tuple(reflector.reflections)
-
-
-def guided(predictions: Array, weight: float) -> Array:
-    """u + weight (c - u) of predictions (2, ..): c with all conditions, u with the route only; of (1, ..) it is c.
-
-    A weight of 1 gives c exactly, 0 gives u exactly.
-    """
-    if len(predictions) == 1 or weight == 1.0:
-        return np.asarray(predictions[0])
-    conditional, unconditional = predictions
-    return np.asarray(unconditional + weight * (conditional - unconditional)) if weight else np.asarray(unconditional)
-
-
-@dataclass(eq=False)
-class Reflector:
-    """Corrects a step of the sampler: `denoiser.sample` calls it after each."""
-
-    predict: Predict  # with guidance
-    explore: Predict  # with the guidance of reflection
-    confidence_of: ConfidenceOf
-    present: Array  # (P, 4)
-    settings: ReflexDiffusionConfig
-    reflections: list[Reflection] = field(default_factory=list)
-
-    def __call__(self, step: StepResult, number: int) -> StepResult:
-        settings = self.settings
-        if number == settings.steps - 1 or len(self.reflections) == REFLECTIONS_MAX:
-            return step
-        before = self.confidence_of(step.clean)
-        if before >= CONFIDENCE_MIN:
-            return step
-        again = reflect(step, self.predict, self.explore, self.present)
-        after = self.confidence_of(again.clean)
-        accepted = after >= before
-        self.reflections.append(Reflection(number, before, after, accepted))
-        return again if accepted else step
-
-
-def reflect(step: StepResult, predict: Predict, explore: Predict, present: Array) -> StepResult:
-    """The step taken back and done again (equations 8 and 7).
-
-    The noise is that of `explore` at the futures after the step, evaluated at the time before it.
-    """
-    noise = noise_of(step.futures, explore(step.futures, step.time), step.time)
-    back = with_present(ddim_inverse(step.futures, noise, step.time, step.after), present)
-    clean = predict(back, step.time)
-    return StepResult(
-        step.time, step.after, clean, with_present(ddim_step(back, clean, step.time, step.after), present)
-    )
 
 
 # --- the trajectory --------------------------------------------------------------------------------------------------

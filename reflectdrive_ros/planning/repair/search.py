@@ -80,8 +80,8 @@ def repair_tokens(
     assert candidates.token_search is not None
     search = candidates.token_search
     layout = search.layout
-    if option < len(candidates.ids):
-        ids, points = candidates.ids[option], search.waypoints[option, :, :2]
+    if option < len(candidates.ids) and (tokens := candidates.ids[option]) is not None:
+        ids, points = tokens, search.waypoints[option, :, :2]
     else:
         ids, points = encode_points(driven[None], safety_context, layout)[0], driven
 

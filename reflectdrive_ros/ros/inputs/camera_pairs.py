@@ -14,6 +14,7 @@ from ...core.config import Config
 from ...core.domain import CameraFrame
 from ...core.messages import BadMessage
 from ...features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
+from ...planning.inputs import needs_cameras
 from .. import convert, image_decoding
 from .camera_rig import RigInput
 from .channel import Channel
@@ -58,7 +59,7 @@ class CameraPairs:
         faults: list[str] = []
         self._calibrate(images)
         current = self._frames_of(self._instant(image_ns, images, now_ns), image_ns, faults)
-        if current is None and not self._config.needs_cameras:
+        if current is None and not needs_cameras(self._config):
             return ()  # the diagnostics of the images have the faults
         if current is None:
             problems.extend(faults)

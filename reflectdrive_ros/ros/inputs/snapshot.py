@@ -23,7 +23,8 @@ from ...core.messages import BadMessage
 from ...maps.drivable_area import MapDrivableArea
 from ...maps.elevation import MapElevation, RoadSurface, VehiclePlane
 from ...maps.lanelet_map import LaneletMap, lanelets_of_route
-from ...planning import VECTOR_PLANNERS
+from ...planning import generator_spec
+from ...planning.inputs import needs_cameras, uses_lights, uses_map
 from .. import convert
 from .. import obstacles as clouds
 from .camera_pairs import CameraPairs
@@ -75,7 +76,7 @@ class Inputs:
         self._cameras = CameraPairs(self.store, config, rig)
         self._map_drivable: MapDrivableArea | None = None  # of the newest map
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
-        self._with_vectors = config.planner in VECTOR_PLANNERS
+        self._with_vectors = generator_spec(config).vectors
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
         self._elevation: tuple[LaneletMap, Future[MapElevation | None]] | None = None  # computed or being computed
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
@@ -96,7 +97,7 @@ class Inputs:
                     return True
                 waiting_ns = anchor[0] if self.store.waiting_ns is None else self.store.waiting_ns
                 return (now_ns - waiting_ns) * 1e-9 > 2 * self._config.cameras.match_tolerance_s
-            if self._config.needs_cameras or (
+            if needs_cameras(self._config) or (
                 anchor is not None and (now_ns - anchor[0]) * 1e-9 <= self._config.inputs.max_ages_s["image"]
             ):
                 return False
@@ -260,7 +261,7 @@ class Inputs:
         """State by id of the lanelets that have a light; None without a map, and before the first message."""
         lanelets = self._newest_lanelets()
         with self.store.lock:
-            if lanelets is None or not self._config.uses_lights or self.store.light_memory.stamp_ns is None:
+            if lanelets is None or not uses_lights(self._config) or self.store.light_memory.stamp_ns is None:
                 return None
             return self.store.light_memory.by_lanelet(lanelets.lights, ego.stamp_ns)
 
@@ -320,7 +321,7 @@ class Inputs:
         return computed.result() if computed.done() and computed.exception() is None else None
 
     def _newest_lanelets(self) -> LaneletMap | None:
-        if not self._config.uses_map:
+        if not uses_map(self._config):
             return None
         try:
             return self._newest_map()
@@ -449,7 +450,7 @@ class Inputs:
             statuses = [
                 replace(s, values=s.values | value) if s.name == self.store.max_velocity.name else s for s in statuses
             ]
-        if self._config.uses_lights:
+        if uses_lights(self._config):
             lanelets = self._newest_lanelets()
             lights = None if lanelets is None else lanelets.lights
             lost = 0 if self.store.vector_map is None else lines_near(self.store.vector_map.lost_stop_lines(), odometry)

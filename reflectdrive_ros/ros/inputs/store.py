@@ -15,12 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...core.config import DENOISER_PLANNERS, Config, InputsConfig
+from ...core.config import Config, InputsConfig
 from ...core.domain import Array, CameraFrame
 from ...core.messages import BadMessage
 from ...maps.lanelet_file import import_lanelet2, load_map
 from ...maps.lanelet_map import LaneletMap
 from ...maps.vector_map import VectorMap
+from ...planning import generator_spec
+from ...planning.inputs import map_by_topic, needs_cameras, uses_lights, uses_map
 from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
 from .camera_rig import RigInput
@@ -98,18 +100,18 @@ class MessageStore:
         self._rig = rig
         self._decodes_ahead = decode_ahead
         self.lock = threading.Lock()
-        lights_of_path = config.uses_lights and config.inputs.route_type == "path"
-        self.needs_lanes = config.planner in DENOISER_PLANNERS or lights_of_path
+        lights_of_path = uses_lights(config) and config.inputs.route_type == "path"
+        self.needs_lanes = generator_spec(config).vectors or lights_of_path
         cameras, limits, ages_s = config.cameras, config.inputs, config.inputs.max_ages_s
         self.vector_map, self.file_map = None, None
-        if config.map_by_topic:
+        if map_by_topic(config):
             if limits.needs_map:
                 import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
             background = ThreadPoolExecutor(1, "vector_map")
             self.vector_map = VectorMap(config.output.map_frame, background, self.needs_lanes)
-        elif config.uses_map:
+        elif uses_map(config):
             self.file_map = load_map(limits)
-        needed = config.needs_cameras
+        needed = needs_cameras(config)
         all_needed = needed and not (rig is not None and rig.optional)
         self.images = {
             name: Channel(f"image {name}", all_needed or (needed and name == cameras.anchor), ages_s["image"], keep=4)
@@ -150,11 +152,11 @@ class MessageStore:
         self.light_memory = LightMemory(self._config.inputs.max_ages_s["lights"], red_stays)
 
     def channels(self) -> list[Channel]:
-        latched = [*self.infos.values(), self.tf_static] if self._config.needs_cameras else []
+        latched = [*self.infos.values(), self.tf_static] if needs_cameras(self._config) else []
         objects = [] if self._config.inputs.objects_type == "none" else [self.objects]
         drivable = [self.drivable] if self._config.inputs.drivable_type == "grid" else []
         cloud = [self.obstacles] if self._config.inputs.obstacles_type == "cloud" else []
-        lights = [self.lights] if self._config.uses_lights else []
+        lights = [self.lights] if uses_lights(self._config) else []
         images = list(self.images.values())
         lanelets = [self.map] if self.vector_map is not None else []
         moving = [*images, *latched, self.odometry, self.acceleration, *objects, *drivable, *cloud, *lights]

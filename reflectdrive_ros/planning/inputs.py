@@ -1,0 +1,26 @@
+"""Which inputs the configured planner needs, in addition to those of the settings."""
+
+from __future__ import annotations
+
+from ..core.config import Config
+from . import generator_spec
+
+
+def needs_cameras(config: Config) -> bool:
+    """Whether the car stops without images: `cameras.required`, but never for a planner whose network reads none."""
+    return config.cameras.required and generator_spec(config).network != "denoiser"
+
+
+def uses_map(config: Config) -> bool:
+    """Whether a map is read: for the route, the drivable space, or the lanes that the planner reads."""
+    return config.inputs.needs_map or generator_spec(config).vectors
+
+
+def uses_lights(config: Config) -> bool:
+    """Whether traffic lights are read: their stop lines come from the map."""
+    return uses_map(config) and config.inputs.lights_type == "groups"
+
+
+def map_by_topic(config: Config) -> bool:
+    """Whether the map comes from Autoware's topic: one is read, and no file is configured."""
+    return uses_map(config) and not config.inputs.lanelet_map
