@@ -17,15 +17,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind, Verdict
+from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind
 from ..scoring.safety import SAFE, SafetyContext, safety_check
-from . import guard, vary
+from . import vary
 from .assessment import limit_violation, planned_safety
 from .candidates import Candidates, Generator
 from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import trajectories, waypoint_poses
 from .repair.brake import repair_points
+from .repair.change_pays import change_pays
 from .repair.return_to_route import return_to_route
 from .repair.search import repair_tokens
 from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
@@ -34,9 +35,6 @@ from .stage_times import StageTimes
 CHECKED_MAX = 16  # best options whose safety is checked
 DECELERATION_COST = 0.02  # score (0..1) that a variant must gain, per m/s^2
 LATERAL_COST = 0.03  # likewise per metre of offset and of bulge
-# Score (0..1) of the margins of the check: of plans without contact in the forecast, 7 % of those without the margins
-# have one or leave the road in the true future, 3 % of the others. On `val` 0.05 to 0.2 score the same
-MARGIN_SCORE = 0.1
 PLANNER_COST = 0.1  # likewise a plan of another planner than the first of several
 
 
@@ -143,29 +141,6 @@ def make_safe(
     if option == first or change_pays(points, changed, safety_context):
         return first if option is None else option, changed, repairs
     return first, points, 0
-
-
-def change_pays(points: Array, changed: Array, safety_context: SafetyContext) -> bool:
-    """Whether an unsafe plan through points (8, 2) is better `changed`: where only the guard's refusal, a stop, is
-    avoided by it, or where its driving score in the forecast, both relaxed, is not lower by more than MARGIN_SCORE,
-    which a plan with the margins of the check earns by them.
-
-    A plan without these margins has a contact in the forecast, which scores 0, or passes at a small distance.
-    """
-    observation = safety_context.observation
-    if not (can_score(observation) and knows_what_plans_wait_for(safety_context)):
-        return True
-    both = np.stack([relax_profile(each, safety_context) for each in (points, changed)])
-    refused, still_refused = (
-        guard.check(Plan(observation.stamp_ns, observation.ego.map_from_ego, each), safety_context, 0.0).verdict
-        is not Verdict.OK
-        for each in trajectories(both, observation.ego.speed_mps, PLAN_DT_S, safety_context.road)
-    )
-    if refused and not still_refused:
-        return True
-    without, score = score_candidates(safety_context, both).scores
-    margins = planned_safety(safety_context, waypoint_poses(changed[None], safety_context.road), exact=True)
-    return bool(score + (MARGIN_SCORE if margins.worst[0] >= SAFE else 0.0) >= without)
 
 
 def first_safe(points: Array, order: Array, safety_context: SafetyContext) -> int | None:
