@@ -126,8 +126,7 @@ def make_safe(
     """Index of the first of the options `order` that is safe as planned, its points (8, 2) and 0. If none is, the first
     option, points of its repair, and how often it was changed for it. The first option and 0 also where the change does
     not pay."""
-    first = int(order[0])
-    points = options.points[first]
+    first, points = int(order[0]), options.points[order[0]]
     has_tokens = candidates.ids is not None and candidates.ids[source_of(first, candidates)] is not None
     option = first_safe(options.points, order, safety_context)
     if option is not None:
