@@ -20,7 +20,7 @@ from reflectdrive_ros.planning import get_planner, pipeline
 from reflectdrive_ros.planning.generators import drivefine
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import token_headings
-from reflectdrive_ros.planning.repair import encode_points
+from reflectdrive_ros.planning.repair.search import encode_points
 from reflectdrive_ros.runtime.engine import Engine, check_network
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.safety import SafetyContext

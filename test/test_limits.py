@@ -10,7 +10,7 @@ from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, Sto
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.planning.assessment import evaluate
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
-from reflectdrive_ros.planning.repair import repair_points
+from reflectdrive_ros.planning.repair.brake import repair_points
 from reflectdrive_ros.planning.select import score_candidates
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.runtime.engine import Engine
@@ -228,8 +228,8 @@ def test_postprocessing_and_repair_stop_before_the_line():
     scene = with_light(observation(speed=8.0), LightState.RED, 25.0)
     safety_context = SafetyContext(scene, config())
     through = np.stack([4.0 * np.arange(1, 9), np.zeros(8)], axis=1)
-    repaired, iterations = repair_points(through, safety_context)
-    assert iterations == 1
+    (repaired,), iterations = repair_points(through[None], safety_context, [None])
+    assert iterations == [1]
     assert evaluate(safety_context, repaired[None]).safe.all()
     assert repaired[-1, 0] + FRONT_M < 25.0
     slowed = postprocess(through[None], scene.ego, 0.3, safety_context.road, safety_context.limits)[0]

@@ -236,6 +236,20 @@ def test_braking_is_gentle_where_that_is_enough(settings):
     assert kinematics.speeds(plan.trajectory)[-1] > 1.0
 
 
+@pytest.mark.parametrize(
+    ("ahead_m", "gap_m", "is_repaired"), [(31.5, -0.5, True), (26.0, 0.2, True), (31.5, 0.2, False), (31.5, 0.4, False)]
+)
+def test_a_plan_that_only_lacks_the_margin_is_exchanged_for_one_that_stops_if_the_guard_refuses_it(
+    ahead_m, gap_m, is_repaired
+):
+    """A car is parked beside the path. The margin is 0.3 m; the guard looks 3 s ahead, the check 4 s."""
+    scene = mapped_scene(8.0, (ahead_m, 0.5 * CAR.width_m + 0.95 + gap_m, 0.0, 0.0), drivable=strip_grid(8.0))
+    plan = planned(proposing(moving(8.0)), scene, pipeline__vary=False)
+    assert is_safe(plan) == (is_repaired or gap_m > 0.3)
+    assert plan.check.repairs == int(is_repaired)
+    assert (end_m(plan) < ahead_m - FRONT_M) == is_repaired
+
+
 def test_a_plan_that_leaves_the_road_is_not_driven():
     leaving = np.stack([4.0 * np.arange(1, 9), 0.12 * np.arange(1, 9) ** 2], axis=1)
     scene = mapped_scene(8.0, drivable=strip_grid(3.0))

@@ -14,20 +14,13 @@ from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import RepairConfig, VehicleConfig
 from reflectdrive_ros.core.domain import AgentKind, Agents, Plan, StepKind, Trajectory
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.planning import repair
-from reflectdrive_ros.planning.assessment import Assessment, assess, evaluate, limit_violation
+from reflectdrive_ros.planning.assessment import Assessment, assess, comfortable, evaluate, limit_violation
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
-from reflectdrive_ros.planning.repair import (
-    ANCHORS,
-    best_pairs,
-    continue_last,
-    drop_tried,
-    follow_route,
-    mask_around,
-    repair_points,
-    return_to_route,
-    run_repair,
-)
+from reflectdrive_ros.planning.repair import search
+from reflectdrive_ros.planning.repair.brake import follow_route, repair_points
+from reflectdrive_ros.planning.repair.continue_last import continue_last
+from reflectdrive_ros.planning.repair.return_to_route import return_to_route
+from reflectdrive_ros.planning.repair.search import ANCHORS, best_pairs, drop_tried, mask_around, run_repair
 from reflectdrive_ros.scoring import safety
 from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
@@ -391,6 +384,12 @@ def test_the_path_back_is_no_faster_than_a_plan_that_may_stop_for_a_light_or_bra
 # --- repair without tokens --------------------------------------------------------------------------------------------
 
 
+def repair_one(points, safety_context, last=None):
+    """`repair_points` of one plan through points (8, 2)."""
+    (repaired,), (changes,) = repair_points(points[None], safety_context, [last])
+    return repaired, changes
+
+
 def decelerations(points, speed_mps):
     """(8,) mean deceleration from one half second to the next of points (8, 2) on the x axis, m/s^2."""
     return -np.diff(np.diff(points[:, 0], prepend=0.0) / 0.5, prepend=speed_mps) / 0.5
@@ -400,7 +399,7 @@ def decelerations(points, speed_mps):
 def test_a_plan_into_a_standing_car_brakes_on_its_path_and_no_harder_than_the_distance_requires(rear_m):
     safety_context = context_of(observation(8.0, agents=cars((rear_m + 2.25, 0.0, 0.0, 0.0))))
     assert safety_of(safety_context, moving(10.0)).worst[0] < SAFE
-    points, changes = repair_points(moving(10.0), safety_context)
+    points, changes = repair_one(moving(10.0), safety_context)
     assert changes == 1
     assert safety_of(safety_context, points).worst[0] == SAFE
     np.testing.assert_allclose(points[:, 1], 0.0, atol=1e-9)
@@ -416,16 +415,26 @@ def test_a_car_that_brakes_already_goes_on_from_its_deceleration():
     scene, first_m = observation(8.0, agents=cars((20.0, 0.0, 0.0, 0.0))), []
     for acceleration_mps2 in (0.0, -3.0):
         ego = replace(scene.ego, acceleration_mps2=acceleration_mps2)
-        points, _ = repair_points(moving(8.0), context_of(replace(scene, ego=ego)))
+        points, _ = repair_one(moving(8.0), context_of(replace(scene, ego=ego)))
         first_m.append(points[0, 0])
     assert first_m[1] < first_m[0]
+
+
+@pytest.mark.parametrize("acceleration_mps2", [-1.5, 0.0, 1.5])
+def test_braking_is_comfortable_where_that_is_enough_also_of_a_car_that_speeds_up(acceleration_mps2):
+    scene = observation(8.0, agents=cars((36.0, 0.0, 0.0, 0.0)))
+    safety_context = context_of(replace(scene, ego=replace(scene.ego, acceleration_mps2=acceleration_mps2)))
+    points, changes = repair_one(moving(10.0), safety_context)
+    assert changes == 1
+    assert safety_of(safety_context, points).worst[0] == SAFE
+    assert comfortable(safety_context, points[None]).all()
 
 
 def test_where_the_path_is_not_safe_at_any_speed_the_route_is_driven():
     """The car stands 1 m off its route; the plan leaves the road further on."""
     scene = observation(6.0, route=straight_route(left=1.0), drivable=strip_grid(2.6))
     leaving = np.concatenate([3.0 * EVEN, -0.8 * EVEN], axis=1)
-    points, changes = repair_points(leaving, context_of(scene))
+    points, changes = repair_one(leaving, context_of(scene))
     assert changes == 1
     assert safety_of(context_of(scene), points).worst[0] == SAFE
 
@@ -433,7 +442,7 @@ def test_where_the_path_is_not_safe_at_any_speed_the_route_is_driven():
 def test_without_tokens_too_the_result_is_never_less_safe_than_the_plan():
     """The road ends 8 m ahead of the axle of a car at 12 m/s: nothing is safe."""
     safety_context = context_of(observation(12.0, drivable=strip_grid(4.0, length_m=8.0)))
-    points, _ = repair_points(moving(12.0), safety_context)
+    points, _ = repair_one(moving(12.0), safety_context)
     assert safety_of(safety_context, points).worst[0] < SAFE
     assert key_of(safety_context, points) >= key_of(safety_context, moving(12.0))
 
@@ -441,9 +450,25 @@ def test_without_tokens_too_the_result_is_never_less_safe_than_the_plan():
 def test_without_tokens_too_the_plan_that_is_driven_now_is_continued_where_it_is_safe():
     scene = observation(6.0, agents=cars((22.0, -0.5, 0.0, 0.0)))
     sideways = np.stack([3.0 * EVEN[:, 0], np.minimum(0.7 * EVEN[:, 0], 2.8)], axis=1)
-    points, changes = repair_points(moving(6.0), context_of(scene), driven_now(scene, sideways))
+    points, changes = repair_one(moving(6.0), context_of(scene), driven_now(scene, sideways))
     assert changes == 1
     np.testing.assert_allclose(points, sideways, atol=1e-6)
+
+
+def test_many_plans_repaired_together_are_to_the_bit_what_each_is_alone():
+    """One continues the plan driven now, two are braked on their path, one on the route, and one is safe already."""
+    scene = observation(8.0, route=straight_route(left=0.5), agents=cars((24.0, -1.5, 0.0, 0.0)))
+    safety_context = context_of(replace(scene, drivable=strip_grid(5.0)))
+    sideways = np.stack([4.0 * EVEN[:, 0], np.minimum(0.7 * EVEN[:, 0], 2.0)], axis=1)
+    leaving = np.concatenate([4.0 * EVEN, -0.8 * EVEN], axis=1)
+    plans = np.stack([moving(8.0), moving(8.0), moving(14.0), leaving, moving(2.0)])
+    last = [driven_now(scene, sideways), None, None, driven_now(scene, leaving), None]
+    assert (~evaluate(safety_context, plans).safe).sum() >= 4
+    together, counts = repair_points(plans, safety_context, last)
+    alone = [repair_points(plan[None], safety_context, [each]) for plan, each in zip(plans, last, strict=True)]
+    np.testing.assert_array_equal(together, np.concatenate([points for points, _ in alone]))
+    np.testing.assert_array_equal(counts, np.concatenate([count for _, count in alone]))
+    assert len({row.tobytes() for row in together}) >= 4
 
 
 def test_without_a_safe_plan_the_best_one_is_returned_and_called_unsafe():
@@ -510,7 +535,7 @@ def test_iterations_are_what_is_asked_for_and_the_ball_that_of_the_constant(monk
     safety_context = context_of(narrow(0.0))
     assert repaired(straight(7.0), safety_context, iterations=0).iterations == 0
     assert repaired(straight(7.0), safety_context, iterations=2).iterations <= 2
-    monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
+    monkeypatch.setattr(search, "SEARCH_RADIUS_BINS", 0)
     still = repaired(straight(7.0), safety_context)
     assert still.iterations <= POINTS + 1  # nothing near any waypoint: given up
     np.testing.assert_array_equal(still.ids, straight(7.0))
@@ -518,8 +543,8 @@ def test_iterations_are_what_is_asked_for_and_the_ball_that_of_the_constant(monk
 
 def test_late_in_the_deadline_there_is_one_iteration(monkeypatch):
     safety_context = context_of(observation(8.0, agents=cars((24, 0.6, 0, 0)), drivable=strip_grid(5.5)))
-    monkeypatch.setattr(repair, "SEARCH_RADIUS_BINS", 0)
-    monkeypatch.setattr(repair, "MAX_STALLED_ITERATIONS", 5)
+    monkeypatch.setattr(search, "SEARCH_RADIUS_BINS", 0)
+    monkeypatch.setattr(search, "MAX_STALLED_ITERATIONS", 5)
     settings = RepairConfig(iterations=9)
     patient = run_plain(straight(8.0), safety_context, redraw, settings)
     gone = iter((0.3, 0.55))  # when it begins the first, and when it might begin the second
@@ -628,7 +653,8 @@ def test_a_stop_that_was_overrun_is_continued_where_the_car_is():
     """At 0.2 m/s a car is 2 cm past the point where its plan stops. It stands; it does not drive back."""
     scene = observation(0.2, agents=cars((8.0, 0.0, 0.0, 0.0)))
     safety_context = context_of(scene)
-    continued = continue_last(driven_now(scene, np.tile((-0.02, 0.0), (8, 1))), safety_context, 8, 0.3)
+    last = driven_now(scene, np.tile((-0.02, 0.0), (8, 1)))
+    _, continued = continue_last([last], safety_context, 8, np.array([0.3]))
     np.testing.assert_array_equal(continued.points[0], np.zeros((8, 2)))
     (sent,) = trajectories(continued.points, 0.2, 0.1, safety_context.road)
     assert np.diff(sent.poses[:, 0], prepend=0.0).min() > -1e-9

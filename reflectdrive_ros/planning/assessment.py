@@ -80,18 +80,17 @@ class Assessment:
         more = np.maximum(self.limit_violation.max(axis=1) - allowed_violation, 0.0).tolist()
         return max(range(len(self.points)), key=lambda index: (-more[index], self.keys[index], -index))
 
-    def one(self, index: int) -> Assessment:
-        """The assessment of one plan."""
-        here = slice(index, index + 1)
+    def of(self, indices: Array) -> Assessment:
+        """The assessment of these (K,) plans alone."""
         return Assessment(
-            self.points[here],
-            Safety(self.safety.by_step[here], self.safety.excess[here]),
-            self.guard_safe_steps[here],
-            self.stays_on_road[here],
-            self.limit_violation[here],
-            self.quality[here],
-            self.progress_m[here],
-            self.states[here],
+            self.points[indices],
+            Safety(self.safety.by_step[indices], self.safety.excess[indices]),
+            self.guard_safe_steps[indices],
+            self.stays_on_road[indices],
+            self.limit_violation[indices],
+            self.quality[indices],
+            self.progress_m[indices],
+            self.states[indices],
         )
 
 
@@ -152,17 +151,18 @@ def rank_as_planned(safety_context: SafetyContext, points: Array, allowed_violat
     return np.lexsort(keys)
 
 
-def assess(safety_context: SafetyContext, evaluation: SafetyEvaluation, far_m: float | None = None) -> Assessment:
-    """Safety and quality of evaluated plans. Progress beyond `far_m` (None: the largest of these) earns no score."""
+def assess(safety_context: SafetyContext, evaluation: SafetyEvaluation, far_m: Array | None = None) -> Assessment:
+    """Safety and quality of N evaluated plans. Progress beyond `far_m` (1,) or (N,) earns no score; None: beyond the
+    largest of these."""
     points, poses, planned, safety = evaluation.points, evaluation.poses, evaluation.as_planned, evaluation.safety
     scoring = safety_context.config.scoring
     driven = judge_alone(safety_context.scene, evaluation.states, scoring, lane_keeping=scoring.form == "epdms")
     guard_safe_steps = np.minimum(
         planned.first_unsafe, int(safety_context.config.guard.safe_horizon_s / DT_S + 1e-6) + 1
     )
-    far_m = float(driven.progress_m.max()) if far_m is None else far_m
+    far_m = driven.progress_m.max(keepdims=True) if far_m is None else far_m
     earned = np.ones(len(points))  # safety is assessed separately: the multipliers of the score are left out
-    ep = metrics.ego_progress(driven.progress_m, earned, max(far_m, 0.0), masked=False)
+    ep = metrics.ego_progress(driven.progress_m, earned, np.maximum(far_m, 0.0), masked=False)
     quality = weighted_mean(safety_context.scene, driven, ep, scoring) * _on_route(safety_context, points)
     return Assessment(
         points,

@@ -20,7 +20,7 @@ from . import guard, pipeline
 from .candidates import Candidates
 from .planner import PlannerContext
 from .postprocess.waypoints import POINT_DT_S, POINTS
-from .repair import repair_points
+from .repair.brake import repair_points
 from .select import score_candidates
 from .stop_plan import stop_plan
 
@@ -53,22 +53,25 @@ def check_candidates(
     """Check, repair and score of N trajectories in the ego frame of the observation, of any interval and horizon.
 
     `last`: for each, the plan that was published for the same candidate in the last step, which its repair continues
-    where that is safe; empty: none. No repair begins once the deadline of the planner context is over.
+    where that is safe; empty: none. Nothing is repaired once the deadline of the planner context is over.
     """
     safety_context = planner_context.safety_context(observation)
     repairs = planner_context.config.pipeline.repair and safety_context.can_check
     checked = []
-    for index, trajectory in enumerate(trajectories):
+    for trajectory in trajectories:
         plan = with_check(
             Plan(observation.stamp_ns, observation.ego.map_from_ego, trajectory), safety_context, repairs=0
         )
         judgement = judge(plan, safety_context)
-        is_safe = judgement.verdict is Verdict.OK
-        if not is_safe and repairs and planner_context.deadline_used() < 1.0:
-            plan, is_safe = repair(plan, safety_context, last[index] if last else None)
-        checked.append(CheckedCandidate(plan, judgement, is_safe, 0.0))
+        checked.append(CheckedCandidate(plan, judgement, judgement.verdict is Verdict.OK, 0.0))
     if not checked:
         return ()
+    unsafe = [index for index, each in enumerate(checked) if not each.is_safe]
+    if unsafe and repairs and planner_context.deadline_used() < 1.0:
+        plans = [checked[index].plan for index in unsafe]
+        changed = repair(plans, safety_context, [last[index] if last else None for index in unsafe])
+        for index, (plan, is_safe) in zip(unsafe, changed, strict=True):
+            checked[index] = replace(checked[index], plan=plan, is_safe=is_safe)
     scores = forecast_scores([each.plan.trajectory for each in checked], safety_context)
     return tuple(
         replace(each, score=float(score) if each.is_safe else 0.0) for each, score in zip(checked, scores, strict=True)
@@ -99,11 +102,22 @@ def judge(plan: Plan, safety_context: SafetyContext) -> guard.Judgement:
     return judgement
 
 
-def repair(plan: Plan, safety_context: SafetyContext, last: Plan | None) -> tuple[Plan, bool]:
-    """The first that is safe of the repaired plan and the stop along the path of the plan, else that of them and the
-    plan which is safe for longest; and whether it is safe."""
+def repair(
+    plans: Sequence[Plan], safety_context: SafetyContext, last: Sequence[Plan | None]
+) -> tuple[tuple[Plan, bool], ...]:
+    """Of each plan the `safest_change`, and whether it is safe."""
+    repaired, counts = repair_points(np.stack([points_of(each.trajectory) for each in plans]), safety_context, last)
+    return tuple(
+        safest_change(plan, points, int(count), safety_context)
+        for plan, points, count in zip(plans, repaired, counts, strict=True)
+    )
+
+
+def safest_change(plan: Plan, points: Array, count: int, safety_context: SafetyContext) -> tuple[Plan, bool]:
+    """The first that is safe of the plan through repaired `points` (8, 2), which were changed `count` times, and the
+    stop along the path of the plan, else that of them and the plan which is safe for longest; and whether it is safe.
+    """
     options = [plan]
-    points, count = repair_points(points_of(plan.trajectory), safety_context, last)
     if count:
         finished = pipeline.finish(points, 0, Candidates(points[None]), safety_context, safety_context.observation)
         options.append(replace(with_check(finished, safety_context, count), change=REPAIRED))

@@ -25,7 +25,10 @@ from .candidates import Candidates, Generator
 from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import trajectories, waypoint_poses
-from .repair import repair_points, repair_tokens, return_to_route
+from .repair.brake import repair_points
+from .repair.change_pays import change_pays
+from .repair.return_to_route import return_to_route
+from .repair.search import repair_tokens
 from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
 from .stage_times import StageTimes
 
@@ -121,17 +124,22 @@ def make_safe(
     safety_context: SafetyContext,
 ) -> tuple[int, Array, int]:
     """Index of the first of the options `order` that is safe as planned, its points (8, 2) and 0. If none is, the first
-    option, points of its repair, and how often it was changed for it."""
-    safe = first_safe(options.points, order, safety_context)
-    if safe is not None:
-        back = return_to_route(options.points[safe], safety_context)
-        return (safe, options.points[safe], 0) if back is None else (safe, back, 1)
-    option = int(order[0])
-    points = options.points[option]
-    has_tokens = candidates.ids is not None and candidates.ids[source_of(option, candidates)] is not None
-    if candidates.token_search is not None and has_tokens and safety_context.config.repair.iterations:
-        return option, *repair_tokens(points, option, candidates, planner_context, safety_context, last)
-    return option, *repair_points(points, safety_context, last)
+    option, points of its repair, and how often it was changed for it. The first option and 0 also where the change does
+    not pay."""
+    first, points = int(order[0]), options.points[order[0]]
+    has_tokens = candidates.ids is not None and candidates.ids[source_of(first, candidates)] is not None
+    option = first_safe(options.points, order, safety_context)
+    if option is not None:
+        back = return_to_route(options.points[option], safety_context)
+        changed, repairs = (options.points[option], 0) if back is None else (back, 1)
+    elif candidates.token_search is not None and has_tokens and safety_context.config.repair.iterations:
+        changed, repairs = repair_tokens(points, first, candidates, planner_context, safety_context, last)
+    else:
+        repaired, counts = repair_points(points[None], safety_context, [last])
+        changed, repairs = repaired[0], int(counts[0])
+    if option == first or change_pays(points, changed, safety_context):
+        return first if option is None else option, changed, repairs
+    return first, points, 0
 
 
 def first_safe(points: Array, order: Array, safety_context: SafetyContext) -> int | None:

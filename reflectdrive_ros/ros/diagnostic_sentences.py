@@ -32,7 +32,7 @@ ELSEWHERE = (  # of these, what says nothing in a running node: bags, pages, lau
 )
 SILENT = frozenset(  # calls whose strings are in no diagnostic: the start, the log, descriptions, patterns
     {"ConfigError", "ModelFileError", "exception", "error", "warning", "info", "debug", "ArgumentParser", "Parser"}
-    | {"add_argument", "descriptor", "compile", "sub", "einsum"}
+    | {"add_argument", "descriptor", "compile", "run_node", "sub", "einsum"}
 )
 WORD = re.compile(r"[^\W\d_][\w./'-]*")
 TELLS = re.compile(  # a sentence that says what to do

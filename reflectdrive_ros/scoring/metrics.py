@@ -155,7 +155,7 @@ def progress(center: Array, centerline: Array) -> Array:
     return np.asarray(np.maximum(along[1:] - along[0], 0.0))
 
 
-def ego_progress(progress_m: Array, multiplier: Array, reference_m: float, *, masked: bool) -> Array:
+def ego_progress(progress_m: Array, multiplier: Array, reference_m: float | Array, *, masked: bool) -> Array:
     """EP (N,): progress as a share of the best, which is the reference's or the candidate's own (section 8).
 
     `multiplier` (N,) is the product of the multiplicative metrics, `reference_m` the reference's progress times its own
