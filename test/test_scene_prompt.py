@@ -1,6 +1,5 @@
 """Token networks that read the scene, and tokens in the frame of the route."""
 
-
 import denoiser_cases
 import numpy as np
 import pytest

@@ -51,8 +51,9 @@ from ..infra.provenance import write_numbers
 from ..model import checkpoint
 from ..model.denoiser import checkpoint as denoiser_checkpoint
 from ..model.peaks import has_gpu, measure_peaks
-from ..planning import LEARNED, decoding_config, generator_spec
+from ..planning import LEARNED, decoding_config
 from ..planning.denoiser import Denoiser, present_states, sample
+from ..planning.inputs import reads_vectors
 from ..planning.planner import AnyNetwork, Network, prefill_sequences
 from ..runtime import cli_args
 from ..runtime.engine import Engine
@@ -255,7 +256,7 @@ def cuda_modes(config: Config, device: str, steps: int) -> dict[str, dict[str, A
 def engine_numbers(network: AnyNetwork, config: Config, args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Processor time of the engine's steps without the network, by kind. Raises SetError without scenes."""
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, console, args.limit)
-    vectors = generator_spec(config).vectors
+    vectors = reads_vectors(config)
     scenes = shards.read(folder, images=not vectors, limit=args.limit, on_damage=console.print)
     observations = [
         observe(scene, "objects", with_vectors=vectors)

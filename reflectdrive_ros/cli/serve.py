@@ -24,6 +24,7 @@ from ..infra.errors import UserError
 from ..infra.installing import pip_extra
 from ..infra.provenance import write_numbers
 from ..planning import generator_spec
+from ..planning.inputs import reads_vectors
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, check_network
 
@@ -88,7 +89,7 @@ def table(numbers: dict[str, Any]) -> Table:
 
 def served_config(config: Config) -> Config:
     """Plans are judged by the server's deadline, not by the vehicle's; a simulator waits."""
-    if generator_spec(config).vectors:
+    if reads_vectors(config):
         raise UserError(f"{config.planner} needs lanes and histories, which the contract does not send: use another")
     return replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS))
 

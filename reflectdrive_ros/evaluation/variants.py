@@ -17,6 +17,7 @@ from ..core.config import Config, ConfigError, override_dotted
 from ..data.scene import INSTANTS_S
 from ..infra import arguments
 from ..planning import decoding_config, generator_spec, get_planner
+from ..planning.inputs import reads_images, reads_vectors
 from ..planning.planner import AnyNetwork, Planner
 from ..runtime.engine import check_network
 from ..runtime.model_file import ModelFileError, model_config, verified_sha256, weights_sha256
@@ -47,11 +48,11 @@ class Variant:
 
     @property
     def uses_images(self) -> bool:
-        return generator_spec(self.config).images
+        return reads_images(self.config)
 
     @property
     def uses_vectors(self) -> bool:
-        return generator_spec(self.config).vectors
+        return reads_vectors(self.config)
 
     @property
     def inputs(self) -> tuple[str, bool]:

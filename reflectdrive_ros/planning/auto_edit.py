@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
+from ..scoring.frenet import FrenetFrame, points_in_ego_frame
 from .planner import Network, no_deadline
 
 EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
@@ -38,6 +39,9 @@ def edit_actions(
     return rounds_done
 
 
-def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout) -> Array:
-    """(P, 2) points of edited ids (T,): unchanged where the ids are unchanged, else decoded from the codebook."""
-    return np.where((after == before).reshape(points.shape), points, layout.decode(after))
+def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout, road: FrenetFrame | None) -> Array:
+    """(P, 2) points of edited ids (T,), ego frame: unchanged where the ids are unchanged, else decoded."""
+    is_same = (after == before).reshape(points.shape)
+    if layout.frame == "route":  # a token of the route moves both coordinates of its point
+        is_same = is_same.all(-1, keepdims=True)
+    return np.where(is_same, points, points_in_ego_frame(layout.decode(after), layout, road))

@@ -6,6 +6,17 @@ from ..core.config import Config
 from . import generator_spec
 
 
+def reads_images(config: Config) -> bool:
+    """Whether the planner reads camera images. A token network with `cameras.required` false reads the scene alone."""
+    return generator_spec(config).images and config.cameras.required
+
+
+def reads_vectors(config: Config) -> bool:
+    """Whether the planner reads lanes with their lights, and the agents' history; others pay nothing."""
+    spec = generator_spec(config)
+    return spec.vectors or (spec.network == "token" and not config.cameras.required)
+
+
 def needs_cameras(config: Config) -> bool:
     """Whether the car stops without images: `cameras.required`, but never for a planner whose network reads none."""
     return config.cameras.required and generator_spec(config).network != "denoiser"
@@ -13,7 +24,7 @@ def needs_cameras(config: Config) -> bool:
 
 def uses_map(config: Config) -> bool:
     """Whether a map is read: for the route, the drivable space, or the lanes that the planner reads."""
-    return config.inputs.needs_map or generator_spec(config).vectors
+    return config.inputs.needs_map or reads_vectors(config)
 
 
 def uses_lights(config: Config) -> bool:

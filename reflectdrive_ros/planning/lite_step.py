@@ -14,6 +14,7 @@ import numpy as np
 from ..core import geometry, kinematics
 from ..core.domain import Array, Command, EgoState, Observation, Plan
 from ..core.recipe_config import ReflectDrive2Config
+from ..scoring.frenet import FrenetFrame, points_in_ego_frame, points_in_layout_frame
 from .planner import Network, PlannerState
 
 LITE_EDIT_ROUNDS = 1  # of AutoEdit in a lite step, as in the paper
@@ -59,13 +60,14 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
     return ""
 
 
-def lite_draft(network: Network, context: Any, carried: Array) -> tuple[Array, Array, Array]:
-    """Draft the masked end of carried points (P, 2): ids (1, T), probabilities, points (1, P, 2)."""
+def lite_draft(network: Network, context: Any, carried: Array, road: FrenetFrame | None) -> tuple[Array, Array, Array]:
+    """Draft the masked end of carried points (P, 2), ego frame: ids (1, T), probabilities, points (1, P, 2)."""
     layout = network.layout
     is_carried = np.isfinite(carried)
-    before = np.where(is_carried.reshape(-1), layout.encode(np.where(is_carried, carried, 0.0)), layout.mask_id)[None]
+    values = points_in_layout_frame(np.where(is_carried, carried, 0.0), layout, road)
+    before = np.where(is_carried.reshape(-1), layout.encode(values), layout.mask_id)[None]
     actions, confidence = network.step(context, before.astype(np.int32), int((~is_carried).sum()), False)
-    return actions, confidence, np.where(is_carried, carried, layout.decode(actions))
+    return actions, confidence, np.where(is_carried, carried, points_in_ego_frame(layout.decode(actions), layout, road))
 
 
 def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:

@@ -18,6 +18,7 @@ from ..core.config import Config
 from ..core.domain import Array, Observation, Plan, TokenTrace
 from ..core.tokens import Round, TokenLayout
 from ..features.images import InputSpec, ModelInputs, model_inputs
+from ..scoring.frenet import FrenetFrame, points_in_ego_frame
 from ..scoring.safety import SafetyContext
 from .denoiser import Denoiser
 
@@ -47,19 +48,23 @@ class Prefilled:
     valid: Array  # (K,) bool; an invalid sequence is padding and repeats the first
 
 
-def token_trace(rounds: Sequence[tuple[Array, Array]], prefilled: Prefilled | None, layout: TokenLayout) -> TokenTrace:
+def token_trace(
+    rounds: Sequence[tuple[Array, Array]],
+    prefilled: Prefilled | None,
+    layout: TokenLayout,
+    road: FrenetFrame | None = None,
+) -> TokenTrace:
     """Trace of the draft, the first of the rounds, and of each edit round, ids and probabilities (1, T) each.
 
-    `prefilled` is None if the step selected no goal.
+    `prefilled` is None if the step selected no goal; `road` is that of a layout in the frame of the route.
     """
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
     if prefilled is None:
         return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
     goals, goal = prefilled.actions[prefilled.valid], list(layout.goal)
     chosen = int(np.argmax((goals[:, goal] == ids[0, goal]).all(axis=1)))  # a draft has its goal, edits may change it
-    return TokenTrace(
-        layout.decode_goal(goals), np.exp(prefilled.goal_log_probs[prefilled.valid]), chosen, ids, confidence
-    )
+    goal_points = points_in_ego_frame(layout.decode_goal(goals), layout, road)
+    return TokenTrace(goal_points, np.exp(prefilled.goal_log_probs[prefilled.valid]), chosen, ids, confidence)
 
 
 class Network(Protocol):

@@ -37,6 +37,7 @@ from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
 from ..planning import decoding_config, generator_spec, get_planner, guard, needed_capabilities
 from ..planning.factors import planning_factors
+from ..planning.inputs import reads_images
 from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError
 from ..planning.postprocess import comfort
@@ -292,7 +293,9 @@ def is_closer(gap_m: float | None, own_m: float | None) -> bool:
 
 def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
     """Width and height in px of the images that a network takes; None if it takes none."""
-    return None if network is None or network.kind == "denoiser" else (network.inputs.width, network.inputs.height)
+    if network is None or network.kind == "denoiser" or not network.inputs.cameras:
+        return None
+    return network.inputs.width, network.inputs.height
 
 
 def camera_rig(network: AnyNetwork | None) -> tuple[Camera, ...]:
@@ -310,8 +313,7 @@ def planner_note(config: Config) -> str:
 def network_domain_note(config: Config) -> str:
     """A sentence if the planner's network was trained on other images than it gets; empty if not, if its card does not
     say, and for a planner that reads no images."""
-    spec = generator_spec(config)
-    if spec.network is None or not spec.images:
+    if generator_spec(config).network is None or not reads_images(config):
         return ""
     trained, images = training_domain(config.model), config.cameras.domain
     return f"the network was trained on {trained}, not on {images}" if trained and images not in trained else ""
@@ -335,10 +337,21 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
     if needed_kind == "denoiser":
         return
     cameras = config.cameras
-    if not cameras.required:
+    reads_images = network is None or network.kind == "denoiser" or network.inputs.cameras > 0
+    if not cameras.required and reads_images:
         raise ConfigError(f"cameras.required is false, but planner {config.planner} needs images: set it to true")
     if network is None or network.kind == "denoiser":
         return
+    if cameras.required and not reads_images:
+        raise ConfigError(
+            f"cameras.required is true, but {config.model.file} reads the map and objects in place of images: set it "
+            "to false"
+        )
+    if network.layout.frame == "route" and config.planner != "reflectdrive2":
+        raise ConfigError(
+            f"planner {config.planner} plans in the ego frame, but {config.model.file} has tokens in the frame of the "
+            "route: set planner to reflectdrive2, or model.file to another"
+        )
     if missing := needed_capabilities(config) - network.capabilities:
         raise ConfigError(
             f"planner {config.planner} needs the capability {min(missing)} of its network, but {config.model.file} has "
@@ -346,6 +359,8 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
             "planner"
         )
     count, network_count = len(cameras.names), network.inputs.cameras
+    if not network_count:
+        return
     chosen = bool(network.inputs.rig) and cameras.reproject  # of more cameras, those that cover the network's
     if (count < network_count and not (chosen and takes_black_images(network))) or (
         count > network_count and not chosen

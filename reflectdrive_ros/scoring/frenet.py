@@ -28,6 +28,7 @@ ROAD_OFFSET_MAX_M = 5.0  # further away a plan is not on this road
 ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does not follow it
 CURVATURE_CHANGE = 0.04  # of plans, instead of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
 TELLING_M = 1.0  # shorter steps have no reliable direction
+NO_ROAD = "Observation.route does not pass the vehicle: the network plans relative to the route"
 NO_ROUTE = (np.zeros((0, 2)), np.zeros(0), np.zeros(0))  # instead of `FrenetFrame.for_kernels`
 ROUTE_RULE = (
     NEAR_M,
@@ -115,6 +116,15 @@ def cartesian_poses(poses: Array, line: FrenetFrame) -> Array:
     return np.concatenate([line.to_cartesian(poses[..., :2]), heading[..., None]], axis=-1)
 
 
+def points_in_layout_frame(points: Array, layout: TokenLayout, road: FrenetFrame | None) -> Array:
+    """Inverse of `points_in_ego_frame`, of points (.., P, 2) of the ego frame; NaN stay NaN."""
+    if layout.frame == "ego":
+        return points
+    if road is None:
+        raise ValueError(NO_ROAD)
+    return road.to_frenet(points).points
+
+
 def points_in_ego_frame(waypoints: Array, layout: TokenLayout, road: FrenetFrame | None) -> Array:
     """Points (.., P, 2) of the ego frame of waypoints (.., P, A) of tokens. Raises ValueError for a layout in the frame
     of the route where there is none."""
@@ -122,7 +132,7 @@ def points_in_ego_frame(waypoints: Array, layout: TokenLayout, road: FrenetFrame
     if layout.frame == "ego":
         return points
     if road is None:
-        raise ValueError("Observation.route does not pass the vehicle: the network plans relative to the route")
+        raise ValueError(NO_ROAD)
     return road.to_cartesian(points)
 
 

@@ -23,6 +23,7 @@ from ...core.config import Config
 from ...core.domain import PLAN_DT_S, Array, Observation, StepKind, Trajectory
 from ...core.recipe_config import ReflectDrive2Config
 from ...core.tokens import draft_schedule
+from ...scoring.frenet import points_in_ego_frame
 from ..auto_edit import edit_actions, edited_points
 from ..candidates import Candidates, GeneratorSpec
 from ..goals import rank, select_goal
@@ -50,34 +51,36 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     network, inputs = network_inputs("reflectdrive2", observation, planner_context, needs(planner_context.config))
     full_step_reason = find_full_step_reason(state, observation, settings)
     prefilled: Prefilled | None = None
+    safety_context = planner_context.safety_context(observation)
+    layout, road = network.layout, safety_context.road
     lite_steps_since_full, kind, edit_rounds = 0, StepKind.FULL, settings.edit_rounds
     if full_step_reason or state.previous is None or not isinstance(state.memory, ReflectDrive2Memory):
         prefilled = network.prefill_goal(inputs)
         context = prefilled.context
         goal_actions, log_probs = goals_to_draft(prefilled, observation, planner_context)
         actions, confidence = draft_actions(network, context, goal_actions, settings)
-        waypoints = network.layout.decode(actions)
+        waypoints = points_in_ego_frame(layout.decode(actions), layout, road)
     else:
         context, log_probs = network.prefill(inputs), np.zeros(1)  # a single goal
         actions, confidence, waypoints = lite_draft(
-            network, context, carried_points(state.previous, observation, network.layout.points)
+            network, context, carried_points(state.previous, observation, layout.points), road
         )
         lite_steps_since_full = state.memory.lite_steps_since_full + 1
         kind, edit_rounds = StepKind.LITE, LITE_EDIT_ROUNDS
 
-    safety_context = planner_context.safety_context(observation)
     finished = partial(
         postprocess,
         ego=observation.ego,
-        noise_m=network.layout.waypoint_noise_m,
-        road=safety_context.road,
+        noise_m=layout.waypoint_noise_m,
+        road=road,
         limits=safety_context.limits,
     )
     values = np.zeros(0)
     if len(actions) > 1 and not can_score(observation):  # the network ranks the edited plans
         rounds = edit_actions(network, context, actions, confidence, edit_rounds, planner_context.deadline_used)
         edited, confidence = rounds[-1]
-        waypoints, values = network.layout.decode(edited), network.plan_values(context, edited)
+        waypoints = points_in_ego_frame(layout.decode(edited), layout, road)
+        values = network.plan_values(context, edited)
         order = np.argsort(-values, kind="stable")
         points, values = finished(waypoints[order]), values[order]
         actions, waypoints, log_probs = edited[order], waypoints[order], np.zeros(len(order))
@@ -91,7 +94,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         )
         (ids,), _ = rounds[-1]
         if not np.array_equal(ids, first[0]):
-            waypoints[0] = edited_points(waypoints[0], first[0], ids, network.layout)
+            waypoints[0] = edited_points(waypoints[0], first[0], ids, layout, road)
             actions[0], points[0] = ids, finished(waypoints[0])
 
     def rounds_of(candidate: int) -> list[tuple[Array, Array]]:
@@ -107,7 +110,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         log_probs,
         kind,
         ids=actions,
-        trace=lambda candidate: token_trace(rounds_of(candidate), prefilled, network.layout),
+        trace=lambda candidate: token_trace(rounds_of(candidate), prefilled, layout, road),
         scores=values,
         notes=inputs.notes,
         full_step_reason=full_step_reason,
@@ -150,7 +153,8 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
     prefilled = network.prefill_goal(inputs)
     actions, _ = draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], config.reflectdrive2)
     road = planner_context.safety_context(observation).road
-    points = postprocess(network.layout.decode(actions), observation.ego, network.layout.waypoint_noise_m, road)
+    waypoints = points_in_ego_frame(network.layout.decode(actions), network.layout, road)
+    points = postprocess(waypoints, observation.ego, network.layout.waypoint_noise_m, road)
     return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road)
 
 

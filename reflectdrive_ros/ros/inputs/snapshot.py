@@ -23,8 +23,7 @@ from ...core.messages import BadMessage
 from ...maps.drivable_area import MapDrivableArea
 from ...maps.elevation import MapElevation, RoadSurface, VehiclePlane
 from ...maps.lanelet_map import LaneletMap, lanelets_of_route
-from ...planning import generator_spec
-from ...planning.inputs import needs_cameras, uses_lights, uses_map
+from ...planning.inputs import needs_cameras, reads_vectors, uses_lights, uses_map
 from .. import convert
 from .. import obstacles as clouds
 from .camera_pairs import CameraPairs
@@ -76,7 +75,7 @@ class Inputs:
         self._cameras = CameraPairs(self.store, config, rig)
         self._map_drivable: MapDrivableArea | None = None  # of the newest map
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
-        self._with_vectors = generator_spec(config).vectors
+        self._with_vectors = reads_vectors(config)
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
         self._elevation: tuple[LaneletMap, Future[MapElevation | None]] | None = None  # computed or being computed
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message

@@ -21,8 +21,7 @@ from ...core.messages import BadMessage
 from ...maps.lanelet_file import import_lanelet2, load_map
 from ...maps.lanelet_map import LaneletMap
 from ...maps.vector_map import VectorMap
-from ...planning import generator_spec
-from ...planning.inputs import map_by_topic, needs_cameras, uses_lights, uses_map
+from ...planning.inputs import map_by_topic, needs_cameras, reads_vectors, uses_lights, uses_map
 from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
 from .camera_rig import RigInput
@@ -101,7 +100,7 @@ class MessageStore:
         self._decodes_ahead = decode_ahead
         self.lock = threading.Lock()
         lights_of_path = uses_lights(config) and config.inputs.route_type == "path"
-        self.needs_lanes = generator_spec(config).vectors or lights_of_path
+        self.needs_lanes = reads_vectors(config) or lights_of_path
         cameras, limits, ages_s = config.cameras, config.inputs, config.inputs.max_ages_s
         self.vector_map, self.file_map = None, None
         if map_by_topic(config):
