@@ -16,7 +16,14 @@ from reflectdrive_ros.training.edit_scores import plan_log_probs
 from reflectdrive_ros.training.plan_changes import PlanModes, change_actions, offsets_of
 
 SPEC = VectorSpec(
-    agents=3, static_objects=2, lanes=4, route_lanes=4, route_line_rows=2, predicted_agents=2, ego_frenet=True
+    agents=3,
+    static_objects=2,
+    lanes=4,
+    route_lanes=4,
+    route_line_rows=2,
+    predicted_agents=2,
+    future_steps=40,
+    ego_frenet=True,
 )
 SCENE = SceneEncoderConfig(
     SPEC, 16, 2, 1, mixer_tokens=4, mixer_channels=8, route_tokens=4, route_channels=8, ego_inputs=True,

@@ -39,7 +39,9 @@ def edit_actions(
     return rounds_done
 
 
-def edited_points(points: Array, before: Array, after: Array, layout: TokenLayout, road: FrenetFrame | None) -> Array:
+def edited_points(
+    points: Array, before: Array, after: Array, layout: TokenLayout, road: FrenetFrame | None = None
+) -> Array:
     """(P, 2) points of edited ids (T,), ego frame: unchanged where the ids are unchanged, else decoded."""
     is_same = (after == before).reshape(points.shape)
     if layout.frame == "route":  # a token of the route moves both coordinates of its point

@@ -60,7 +60,9 @@ def find_full_step_reason(state: PlannerState, observation: Observation, setting
     return ""
 
 
-def lite_draft(network: Network, context: Any, carried: Array, road: FrenetFrame | None) -> tuple[Array, Array, Array]:
+def lite_draft(
+    network: Network, context: Any, carried: Array, road: FrenetFrame | None = None
+) -> tuple[Array, Array, Array]:
     """Draft the masked end of carried points (P, 2), ego frame: ids (1, T), probabilities, points (1, P, 2)."""
     layout = network.layout
     is_carried = np.isfinite(carried)
