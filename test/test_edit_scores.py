@@ -169,3 +169,17 @@ def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_pa
     before, after = (train_state.load_network(tmp_path / run) for run in ("sft", "rl"))
     changed = [name for name, value in after.state_dict().items() if not torch.equal(value, before.state_dict()[name])]
     assert any(name.startswith("scene_encoder.") for name in changed)
+
+
+@pytest.mark.usefixtures("tiny_scene_network")
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ("loss.field=0.1", "loss.field is 0.1, but network small has tokens on a known route: set it to 0"),
+        ("data.route_dropout=0.1", "data.route_dropout is 0.1, but network small has tokens on a known route"),
+        ("loss.aux_perception=1", "loss.aux_perception is 1, but network small has no images: set it to 0"),
+    ],
+)
+def test_settings_that_train_what_the_network_does_not_read_are_refused(sets, tmp_path, capsys, changed, reason):
+    assert train_run.run(command(sets, tmp_path / "sft", "--setting", changed, yaml=TINY)) == 2
+    assert reason in " ".join(capsys.readouterr().err.split())

@@ -306,7 +306,7 @@ def condition_of(modules: nn.Module, inputs: VectorTensors, features: FeaturesOf
     points = inputs.route_lanes[..., :POSE].flatten(1, 2)  # no boundaries, limits or lights
     is_present = (points != 0).any(-1).any(-1)
     mixer: ElementMixer = modules.route_mixer  # type: ignore[assignment]
-    condition = mixer.project(mixer.pooled(points)) * is_present[:, None]
+    condition: Tensor = mixer.project(mixer.pooled(points)) * is_present[:, None]
     ego_mlp, lead_mlp, profile_mlp = modules.ego_mlp, modules.lead_mlp, modules.profile_mlp
     if ego_mlp is not None:
         state = inputs.ego[:, POSE:]

@@ -19,7 +19,6 @@ from ..features.cameras import rig
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
 from ..model.layers import KeysValues
-from ..model.scene_encoder import VectorTensors
 from ..model.token import ops, rollout
 from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
 from ..model.token.net import PromptInputs, TokenNet
@@ -157,8 +156,8 @@ class TorchNetwork:
 
     def tensors(self, inputs: ModelInputs) -> PromptInputs:
         """A batch of one on the device."""
-        scene = None if inputs.scene is None else VectorTensors(*map(self._batch, inputs.scene.arrays.values()))
-        return PromptInputs(*(self._batch(part) for part in inputs.arrays.values()), scene)
+        scene = {} if inputs.scene is None else inputs.scene.arrays
+        return PromptInputs.of([self._batch(part) for part in (*inputs.arrays.values(), *scene.values())])
 
     def _batch(self, array: Array) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), device=self._device)[None]

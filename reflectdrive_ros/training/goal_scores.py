@@ -120,7 +120,7 @@ def draft_to_goals(net: TokenNet, inputs: Sequence[SceneInputs], fast: bool) -> 
     They are not edited: editing moves no goal and hardly a score.
     """
     parts = zip(*(each.arrays.values() for _, each in inputs), strict=True)
-    prompt_inputs = PromptInputs(*(torch.from_numpy(np.stack(part)) for part in parts))
+    prompt_inputs = PromptInputs.of([torch.from_numpy(np.stack(part)) for part in parts])
     layout = net.config.layout
     experts = layout.encode(np.stack([scene.expert[:, : len(layout.axes)] for scene, _ in inputs])).astype(np.int64)
     clean = net.config.clamp_to_range(torch.from_numpy(experts))

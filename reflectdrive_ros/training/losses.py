@@ -139,8 +139,6 @@ class Losses(nn.Module):
             for name, parameter in net.named_parameters():
                 parameter.requires_grad_(is_action_parameter(name))
         layout = net.config.layout
-        if layout.frame == "route" and weights.field:
-            raise ValueError("loss.field is a cost of cells of the ego frame: set it to 0 for tokens on the route")
         for axis, (name, (low, high)) in enumerate(zip(("x_cells", "y_cells"), layout.id_ranges, strict=False)):
             values = layout.axes[axis].codebook.to_values(np.arange(low, high + 1))
             self.register_buffer(name, torch.from_numpy(distance_map.indices_of(values, axis)), persistent=False)

@@ -29,7 +29,7 @@ class _Batch(NamedTuple):
 
     network: TokenNetConfig
     weights: dict[str, Array]
-    inputs: tuple[Array, ...]  # of PromptInputs
+    inputs: tuple[Array, ...]  # `PromptInputs.tensors`
     rules: GoalRules
     config: RlConfig
     random_state: Array
@@ -59,7 +59,7 @@ class RolloutPool:
         batch = _Batch(
             net.config,
             {name: value.detach().numpy() for name, value in net.state_dict().items()},
-            tuple(each.numpy() for each in inputs),
+            tuple(each.numpy() for each in inputs.tensors),
             rules,
             config,
             generator.get_state().numpy(),
@@ -80,7 +80,7 @@ def _sample(batch: _Batch, report: Callable[[Any], None]) -> tuple[Array, ...]:
     net.load_state_dict({name: torch.from_numpy(value) for name, value in batch.weights.items()})
     generator = torch.Generator()
     generator.set_state(torch.from_numpy(batch.random_state))
-    inputs = PromptInputs(*map(torch.from_numpy, batch.inputs))
+    inputs = PromptInputs.of([torch.from_numpy(each) for each in batch.inputs])
     dtype = batch.autocast or torch.float32
     cached = tuple((torch.from_numpy(a).to(dtype), torch.from_numpy(b).to(dtype)) for a, b in batch.keys_values)
     with torch.autocast("cpu", batch.autocast, enabled=batch.autocast is not None):

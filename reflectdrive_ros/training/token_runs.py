@@ -92,11 +92,18 @@ def train(
         raise ConfigError(
             "--init-from another run, or with weights (--language-weights, --vision-weights, --scene-weights): not both"
         )
+    _check_reads(config, network)
     fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
     with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
         scenes, validation_set, about = _prepare(
-            sources, config, shape_of(network), network.scene and network.scene.spec, tags, fabric, errors
+            sources,
+            config,
+            shape_of(network),
+            None if network.scene is None else network.scene.spec,
+            tags,
+            fabric,
+            errors,
         )
         if about_init is not None:
             about["init_from"] = about_init
@@ -217,6 +224,19 @@ def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric
         else:
             done = sft.train(job, fabric, report, stop)
     return runs.finish(sources, fabric, request.number, done, console)
+
+
+def _check_reads(config: TrainConfig, network: TokenNetConfig) -> None:
+    """Raises ConfigError for a setting that trains what the network does not read."""
+    unfit = dict[str, float]()
+    if network.layout.frame == "route":
+        unfit |= {"loss.field": config.loss.field, "data.route_dropout": config.data.route_dropout}
+    if not network.images:
+        unfit |= {"loss.aux_perception": config.loss.aux_perception, "loss.goal_score": config.loss.goal_score}
+    for name, value in unfit.items():
+        if value:
+            reads = "no images" if name in ("loss.aux_perception", "loss.goal_score") else "tokens on a known route"
+            raise ConfigError(f"{name} is {value:g}, but network {config.network} has {reads}: set it to 0")
 
 
 def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig) -> None:

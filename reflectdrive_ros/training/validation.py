@@ -94,7 +94,7 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         some = slice(begin, begin + BATCH_SCENES)
         inputs_of_batch, scenes = dataset.inputs[some], dataset.scenes[some]
         parts = zip(*(each.arrays.values() for each in inputs_of_batch), strict=True)
-        inputs = PromptInputs(*(torch.from_numpy(np.stack(part)).to(device) for part in parts))
+        inputs = PromptInputs.of([torch.from_numpy(np.stack(part)).to(device) for part in parts])
         vectors = [each.scene for each in inputs_of_batch if each.scene is not None]
         if vectors:
             inputs = inputs._replace(scene=vector_tensors(vectors, device))

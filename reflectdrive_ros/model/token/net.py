@@ -31,7 +31,7 @@ inference (`rollout`), equal to 1e-5. `checkpoint.save` and `load` store all thi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -167,8 +167,18 @@ class PromptInputs(NamedTuple):
 
     def map(self, change: Callable[[Tensor], Tensor]) -> PromptInputs:
         """The inputs after `change` of each tensor."""
-        scene = None if self.scene is None else VectorTensors(*map(change, self.scene))
-        return PromptInputs(*(change(part) for part in self[:4]), scene)  # type: ignore[arg-type]
+        return PromptInputs.of([change(part) for part in self.tensors])
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The four tensors and, with a scene, those of `VectorTensors`."""
+        return self.images, self.text, self.ego, self.route, *(self.scene or ())
+
+    @staticmethod
+    def of(tensors: Sequence[Tensor]) -> PromptInputs:
+        """Inverse of `tensors`."""
+        images, text, ego, route, *scene = tensors
+        return PromptInputs(images, text, ego, route, VectorTensors(*scene) if scene else None)
 
 
 class PackedOutput(NamedTuple):
