@@ -28,7 +28,7 @@ ROAD_OFFSET_MAX_M = 5.0  # further away a plan is not on this road
 ASTRAY = np.cos(np.radians(70.0))  # a step at a larger angle to the road does not follow it
 CURVATURE_CHANGE = 0.04  # of plans, instead of `tokens.CURVATURE_CHANGE`: they turn at junctions, on narrow roads
 TELLING_M = 1.0  # shorter steps have no reliable direction
-NO_ROAD = "Observation.route does not pass the vehicle: the network plans relative to the route"
+NO_ROAD = "Observation.route does not pass the vehicle, but the network plans relative to it: send one that does"
 NO_ROUTE = (np.zeros((0, 2)), np.zeros(0), np.zeros(0))  # instead of `FrenetFrame.for_kernels`
 ROUTE_RULE = (
     NEAR_M,

@@ -23,7 +23,7 @@ from ...core.config import Config
 from ...core.domain import PLAN_DT_S, Array, Observation, StepKind, Trajectory
 from ...core.recipe_config import ReflectDrive2Config
 from ...core.tokens import draft_schedule
-from ...scoring.frenet import points_in_ego_frame
+from ...scoring.frenet import NO_ROAD, points_in_ego_frame
 from ..auto_edit import edit_actions, edited_points
 from ..candidates import Candidates, GeneratorSpec
 from ..goals import rank, select_goal
@@ -32,6 +32,7 @@ from ..planner import (
     Network,
     PlannerContext,
     PlannerState,
+    PlanningError,
     Prefilled,
     can_score,
     network_inputs,
@@ -53,6 +54,8 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     prefilled: Prefilled | None = None
     safety_context = planner_context.safety_context(observation)
     layout, road = network.layout, safety_context.road
+    if layout.frame == "route" and road is None:
+        raise PlanningError(NO_ROAD)
     lite_steps_since_full, kind, edit_rounds = 0, StepKind.FULL, settings.edit_rounds
     if full_step_reason or state.previous is None or not isinstance(state.memory, ReflectDrive2Memory):
         prefilled = network.prefill_goal(inputs)
