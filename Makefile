@@ -42,7 +42,7 @@ demo: setup
 # Bytecode is kept even where PYTHONDONTWRITEBYTECODE is set, as in many containers: hundreds of processes read the same modules.
 IN_PARALLEL := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 # the times of all tests and fixtures are kept in out/durations-*.txt
-TIMED = --durations 15 --durations-file out/durations-$(1).txt
+TIMED = --durations 15 --durations-file=out/durations-$(1).txt
 COMPUTING := $(IN_PARALLEL) -m "not long and not dds and not meta" $(call TIMED,computing)
 OVER_DDS := $(IN_PARALLEL) -m "dds and not long" $(call TIMED,dds)
 META := $(IN_PARALLEL) -m "meta and not long" $(call TIMED,meta)
