@@ -183,10 +183,10 @@ clouds = st.builds(
 )
 
 
-def named(how, inputs):
+def named(how, *inputs):
     """What a conversion makes of its input, or None where it refuses with its one exception and a sentence."""
     try:
-        return how(inputs)
+        return how(*inputs)
     except BadMessage as fault:
         message = str(fault)
     assert 0 < len(message.strip()) < 600

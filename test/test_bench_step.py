@@ -35,7 +35,7 @@ def slow_peaks(monkeypatch):
 
 
 def inputs_of(seed=0):
-    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(tiny_net(words=WORDS), scenes=1, seed=seed)))
+    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(tiny_net(words=WORDS), scenes=1, seed=seed).tensors))
 
 
 @pytest.mark.usefixtures("slow_peaks")

@@ -61,7 +61,7 @@ def loaded(card, decoding=SETTINGS):
 
 
 def scene(seed=0):
-    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(network(), scenes=1, seed=seed)))
+    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(network(), scenes=1, seed=seed).tensors))
 
 
 # --- what a card says ------------------------------------------------------------------------------------------------

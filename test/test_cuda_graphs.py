@@ -150,7 +150,7 @@ def test_a_network_whose_steps_are_recorded_plans_as_one_whose_steps_are_not():
     eager, quick = TorchNetwork(net, decoding=decoding), TorchNetwork(net, decoding=decoding)
     quick._cuda_step, recorder = graphs_of(net, counts=(1, 6))
     for seed in range(2):
-        inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
+        inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed).tensors))
         prefilled, same_scene = eager.prefill_goal(inputs), quick.prefill_goal(inputs)
         actions = prefilled.actions
         for limit, edit in MOVES:

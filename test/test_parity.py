@@ -22,7 +22,9 @@ WORDS = ("<pad>", "<unk>")
 
 def pairs(network, other, count=3):
     for seed in range(count):
-        inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(tiny_net(words=WORDS), scenes=1, seed=seed)))
+        inputs = ModelInputs(
+            *(part[0].numpy() for part in tiny_inputs(tiny_net(words=WORDS), scenes=1, seed=seed).tensors)
+        )
         yield decode_both(network, other, inputs)
 
 

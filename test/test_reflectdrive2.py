@@ -27,7 +27,7 @@ from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import Command, Plan, StepKind, Trajectory, Verdict
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
-from reflectdrive_ros.planning import auto_edit, get_planner, goals, lite_step, pipeline
+from reflectdrive_ros.planning import get_planner, goals, lite_step, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive2
 from reflectdrive_ros.planning.lite_step import ReflectDrive2Memory
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
@@ -162,8 +162,8 @@ def test_edited_tokens_are_decoded_and_the_others_stay_in_metres():
     network = Restless(arc_way())
     context = network.prefill(None)
     actions, confidence, points = lite_step.lite_draft(network, context, carried)
-    (ids,), _ = auto_edit.edit_actions(network, context, actions, confidence, 1)[-1]
-    reflected = auto_edit.edited_points(points[0], actions[0], ids, LAYOUT)
+    (ids,), _ = reflectdrive2.edit_actions(network, context, actions, confidence, 1)[-1]
+    reflected = lite_step.edited_points(points[0], actions[0], ids, LAYOUT)
     assert reflected[2, 1] == pytest.approx(BOOK.to_values(ids[5]))
     assert reflected[2, 1] == pytest.approx(carried[2, 1] + 0.3, abs=0.15 + 1e-9)
     unchanged = np.ones((8, 2), bool)
@@ -325,7 +325,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
         )
     prefilled = network.prefill_goal(inputs)
     drafts = reflectdrive2.draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], Settings())
-    actions, confidence = auto_edit.edit_actions(network, prefilled.context, *drafts, Settings().edit_rounds)[-1]
+    actions, confidence = reflectdrive2.edit_actions(network, prefilled.context, *drafts, Settings().edit_rounds)[-1]
     assert actions.tolist() == decoded.actions[0][decoded.valid[0]].tolist()
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.valid[0]], rtol=1e-4)
 

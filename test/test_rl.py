@@ -20,7 +20,6 @@ from reflectdrive_ros.core.tokens import decoding_rounds
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.model.token import ops, rollout
-from reflectdrive_ros.model.token.net import PromptInputs
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.model.token.rollout import Sampling
 from reflectdrive_ros.planning import pipeline
@@ -153,7 +152,7 @@ def batch_of(net, scenes=2):
     masked = torch.full((scenes, 1, layout.length), layout.mask_id)
     none = torch.zeros(scenes, 0)
     return rl_losses.Batch(
-        *tiny_inputs(net, scenes),
+        *tiny_inputs(net, scenes).tensors,
         clean=clean,
         actions=torch.cat([masked, clean[:, None]], 1),
         distances=torch.zeros(scenes, 1, 1, dtype=torch.int8),
@@ -175,7 +174,7 @@ def test_the_policy_gradient_is_that_of_the_expected_reward():
     listed."""
     layout = replace(whole_layout(3), points=2, goal=(2, 3))
     net = tiny_net(layout=layout).double()
-    inputs = PromptInputs(*(part.double() if part.is_floating_point() else part for part in tiny_inputs(net, 1)))
+    inputs = tiny_inputs(net, 1).map(lambda part: part.double() if part.is_floating_point() else part)
     plans = torch.tensor([[x, y, 1, 2] for x, y in itertools.product(range(3), repeat=2)])[None]
     starts = torch.where(torch.tensor([True, True, False, False]), layout.mask_id, plans)
     reward = torch.rand(9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -217,7 +217,7 @@ def of_inputs(net, inputs):
     masked = torch.full((scenes, 1, length), net.config.layout.mask_id)
     nothing = torch.zeros(scenes, 0, dtype=torch.int64)
     return Batch(
-        *inputs, still, masked,
+        *inputs.tensors, still, masked,
         torch.zeros(scenes, 301, 235, dtype=torch.int8), torch.zeros(scenes, 4, 1, 1, dtype=torch.bool),
         torch.zeros(scenes, 0, 2, dtype=torch.int64), torch.zeros(scenes, 0), torch.zeros(scenes, 0, 5), nothing,
         torch.arange(scenes), torch.zeros(scenes, dtype=torch.bool), torch.ones(scenes, dtype=torch.bool),

@@ -97,9 +97,8 @@ def test_scenes_of_a_batch_are_decoded_as_if_each_were_alone():
     net = tiny_net()
     inputs = tiny_inputs(net, scenes=3)
     together = rollout.full_step(net, inputs, RULES).actions
-    alone = [
-        rollout.full_step(net, PromptInputs(*(part[b : b + 1] for part in inputs)), RULES).actions for b in range(3)
-    ]
+    single = [inputs.map(lambda part, b=b: part[b : b + 1]) for b in range(3)]
+    alone = [rollout.full_step(net, each, RULES).actions for each in single]
     assert together.equal(torch.cat(alone))
 
 
@@ -146,7 +145,7 @@ def test_a_frame_asks_nothing_of_the_host():
     net = tiny_net()
     with torch.device("meta"):
         ghost = TokenNet(net.config)
-    inputs = PromptInputs(*(part.to("meta") for part in tiny_inputs(net)))
+    inputs = tiny_inputs(net).map(lambda part: part.to("meta"))
     decoded = rollout.full_step(ghost, inputs, RULES)
     assert decoded.actions.shape == (2, 4, ACTION_TOKENS)
     actions = random_actions(net, count=1).to("meta")
@@ -190,9 +189,9 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
 
     net = tiny_net()
     inputs = tiny_inputs(net, scenes=1)
-    actions, _, _, keys_values = Prefill()(*inputs)
+    actions, _, _, keys_values = Prefill()(*inputs.tensors)
     flags = torch.tensor(3), torch.tensor(False)
-    graphs = torch.export.export(Prefill(), tuple(inputs)), torch.export.export(Step(), (actions, keys_values, *flags))
+    graphs = torch.export.export(Prefill(), inputs.tensors), torch.export.export(Step(), (actions, keys_values, *flags))
     for graph in graphs:
         called = {str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
         assert not [name for name in called for word in FORBIDDEN if word in name.split(".")[1]], called

@@ -63,7 +63,7 @@ def folders(request, tmp_path_factory):
 
 
 def run_every_graph(network, net):
-    inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1)))
+    inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1).tensors))
     actions = np.zeros((SEQUENCES, net.config.layout.length), np.int64)
     context = network.prefill(inputs)
     network.step(context, actions, 2, False)

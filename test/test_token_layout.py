@@ -14,7 +14,6 @@ from reflectdrive_ros.data import distance_map
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import token_layout
 from reflectdrive_ros.model.token import ops, rollout
-from reflectdrive_ros.model.token.net import PromptInputs
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
 from reflectdrive_ros.training import augment
@@ -148,7 +147,7 @@ def test_perturbed_poses_turn_their_headings_and_keep_their_axes():
 @pytest.mark.parametrize("layout", [POSES, GOAL_INSIDE], ids=["no goal", "goal"])
 def test_losses_are_finite_and_reach_every_head(layout):
     net = tiny_net(layout=layout)
-    images, text, ego, route = tiny_inputs(net)
+    images, text, ego, route = tiny_inputs(net).tensors
     rng = np.random.default_rng(0)
     poses = np.stack([arc(4.0), arc(3.0, -0.05)])
     clean = layout.clip(layout.encode(poses))
@@ -194,7 +193,7 @@ def test_the_costs_of_a_layout_without_a_goal_have_no_part_for_goals(net):
 @pytest.mark.parametrize("packed", [True, False])
 def test_passes_that_compute_the_prompt_again_write_the_same_tokens(net, packed):
     """With one prompt for all sequences, and with one prompt each."""
-    inputs = PromptInputs(*(part[:1] for part in tiny_inputs(net)))
+    inputs = tiny_inputs(net).map(lambda part: part[:1])
 
     def logits(actions):
         if packed:

@@ -103,7 +103,7 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     shutil.rmtree(tmp_path / "qwen")
     assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
     assert train_state.read_progress(tmp_path / "run")[0].step == 2
-    with pytest.raises(ConfigError, match="--init-from another run, or with public weights"):
+    with pytest.raises(ConfigError, match="--init-from another run, or with weights"):
         run("--init-from", str(tmp_path / "run"), *quiet, *public)
 
 

@@ -39,7 +39,7 @@ def network(seed=0, **changes):
 
 def scene(seed):
     net = network()
-    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed)))
+    return ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1, seed=seed).tensors))
 
 
 def decoded(net, inputs, moves=MOVES, count=None):

@@ -39,7 +39,7 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
     "idm_proposals": (f"{PACKAGE}/planning/generators/idm_proposals.py",),
     "reflectdrive2": (
         f"{PACKAGE}/planning/generators/reflectdrive2.py",
-        *(f"{PACKAGE}/planning/{name}.py" for name in ("auto_edit", "goals", "lite_step")),
+        *(f"{PACKAGE}/planning/{name}.py" for name in ("goals", "lite_step")),
         *(*TOKENS, "models/reflectdrive2_small"),
     ),
     "reflectdrive": (f"{PACKAGE}/planning/generators/reflectdrive.py", *TOKENS, "models/reflectdrive2_small"),

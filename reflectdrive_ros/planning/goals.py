@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..core.domain import Array, EgoState
+from ..core.domain import Array, EgoState, Observation
 from ..core.recipe_config import ReflectDrive2Config
 from ..scoring.safety import SafetyContext
 from .lite_step import START_SPEED_MPS
+from .planner import PlannerContext, Prefilled, can_score, token_network
 from .postprocess.waypoints import HORIZON_S
 from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
 
@@ -54,3 +55,18 @@ def braking_mps2(away_m: Array, speed_mps: float) -> Array:
     stopping = speed_mps**2 / (2.0 * np.maximum(away_m, STANDING_M))
     slowing = 2.0 * (HORIZON_S * speed_mps - away_m) / HORIZON_S**2
     return np.asarray(np.where(away_m < 0.5 * HORIZON_S * speed_mps, stopping, slowing))
+
+
+def goals_to_draft(
+    prefilled: Prefilled, observation: Observation, planner_context: PlannerContext
+) -> tuple[Array, Array]:
+    """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if their plans can be
+    scored or are ranked by the network, else one."""
+    settings = planner_context.config.reflectdrive2
+    network = token_network("reflectdrive2", planner_context)
+    by_value = settings.rank_plans and "plan_value" in network.capabilities
+    if planner_context.config.pipeline.select if can_score(observation) else by_value:
+        return prefilled.actions[prefilled.valid], prefilled.goal_log_probs[prefilled.valid]
+    goals = network.layout.decode_goal(prefilled.actions)
+    chosen = select_goal(goals, prefilled.goal_log_probs, prefilled.valid, observation.ego, settings)
+    return prefilled.actions[[chosen]], prefilled.goal_log_probs[[chosen]]

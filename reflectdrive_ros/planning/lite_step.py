@@ -14,6 +14,7 @@ import numpy as np
 from ..core import geometry, kinematics
 from ..core.domain import Array, Command, EgoState, Observation, Plan
 from ..core.recipe_config import ReflectDrive2Config
+from ..core.tokens import TokenLayout
 from ..scoring.frenet import FrenetFrame, points_in_ego_frame, points_in_layout_frame
 from .planner import Network, PlannerState
 
@@ -70,6 +71,16 @@ def lite_draft(
     before = np.where(is_carried.reshape(-1), layout.encode(values), layout.mask_id)[None]
     actions, confidence = network.step(context, before.astype(np.int32), int((~is_carried).sum()), False)
     return actions, confidence, np.where(is_carried, carried, points_in_ego_frame(layout.decode(actions), layout, road))
+
+
+def edited_points(
+    points: Array, before: Array, after: Array, layout: TokenLayout, road: FrenetFrame | None = None
+) -> Array:
+    """(P, 2) points of edited ids (T,), ego frame: unchanged where the ids are unchanged, else decoded."""
+    is_same = (after == before).reshape(points.shape)
+    if layout.frame == "route":  # a token of the route moves both coordinates of its point
+        is_same = is_same.all(-1, keepdims=True)
+    return np.where(is_same, points, points_in_ego_frame(layout.decode(after), layout, road))
 
 
 def extrapolate_pose(ego: EgoState, elapsed_s: float) -> Array:

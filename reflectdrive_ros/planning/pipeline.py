@@ -26,10 +26,9 @@ from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import trajectories, waypoint_poses
 from .repair.brake import repair_points
-from .repair.change_pays import change_pays
 from .repair.return_to_route import return_to_route
 from .repair.search import repair_tokens
-from .select import LOG_PROB_WEIGHT, knows_what_plans_wait_for, score_candidates
+from .select import LOG_PROB_WEIGHT, change_pays, knows_what_plans_wait_for, score_candidates
 from .stage_times import StageTimes
 
 CHECKED_MAX = 16  # best options whose safety is checked

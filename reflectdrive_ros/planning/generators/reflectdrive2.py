@@ -14,6 +14,7 @@ candidates.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -24,10 +25,9 @@ from ...core.domain import PLAN_DT_S, Array, Observation, StepKind, Trajectory
 from ...core.recipe_config import ReflectDrive2Config
 from ...core.tokens import draft_schedule
 from ...scoring.frenet import NO_ROAD, points_in_ego_frame
-from ..auto_edit import edit_actions, edited_points
 from ..candidates import Candidates, GeneratorSpec
-from ..goals import rank, select_goal
-from ..lite_step import LITE_EDIT_ROUNDS, ReflectDrive2Memory, find_full_step_reason, lite_draft
+from ..goals import goals_to_draft, rank
+from ..lite_step import LITE_EDIT_ROUNDS, ReflectDrive2Memory, edited_points, find_full_step_reason, lite_draft
 from ..planner import (
     Network,
     PlannerContext,
@@ -36,10 +36,13 @@ from ..planner import (
     Prefilled,
     can_score,
     network_inputs,
+    no_deadline,
     token_network,
     token_trace,
 )
 from ..postprocess.waypoints import carried_points, postprocess, trajectories
+
+EDIT_DEADLINE_SHARE = 0.6  # share of the deadline after which no further AutoEdit round begins
 
 
 def needs(config: Config) -> frozenset[str]:
@@ -121,21 +124,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     )
 
 
-def goals_to_draft(
-    prefilled: Prefilled, observation: Observation, planner_context: PlannerContext
-) -> tuple[Array, Array]:
-    """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if their plans can be
-    scored or are ranked by the network, else one."""
-    settings = planner_context.config.reflectdrive2
-    network = token_network("reflectdrive2", planner_context)
-    by_value = settings.rank_plans and "plan_value" in network.capabilities
-    if planner_context.config.pipeline.select if can_score(observation) else by_value:
-        return prefilled.actions[prefilled.valid], prefilled.goal_log_probs[prefilled.valid]
-    goals = network.layout.decode_goal(prefilled.actions)
-    chosen = select_goal(goals, prefilled.goal_log_probs, prefilled.valid, observation.ego, settings)
-    return prefilled.actions[[chosen]], prefilled.goal_log_probs[[chosen]]
-
-
 def draft_inputs(
     prefilled: Prefilled, observation: Observation, planner_context: PlannerContext
 ) -> tuple[Array, tuple[int, ...]]:
@@ -164,6 +152,30 @@ def proposals(observation: Observation, planner_context: PlannerContext) -> tupl
 def draft_actions(network: Network, context: Any, actions: Array, settings: ReflectDrive2Config) -> tuple[Array, Array]:
     """Ids (M, T) and their probabilities, drafted from sequences (M, T) that hold a goal."""
     return network.draft(context, actions, draft_schedule(len(network.layout.free), settings.draft_rounds))
+
+
+def edit_actions(
+    network: Network,
+    context: Any,
+    actions: Array,
+    confidence: Array,
+    rounds: int,
+    deadline_used: Callable[[], float] = no_deadline,
+) -> list[tuple[Array, Array]]:
+    """The draft (M, T) with its probabilities, then both after each round of edits.
+
+    Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
+    EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
+    """
+    rounds_done = [(actions, confidence)]
+    for _ in range(rounds):
+        if deadline_used() > EDIT_DEADLINE_SHARE:
+            break
+        before = rounds_done[-1][0]
+        rounds_done.append(network.step(context, before, 0, True))
+        if np.array_equal(rounds_done[-1][0], before):
+            break
+    return rounds_done
 
 
 SPEC = GeneratorSpec(
