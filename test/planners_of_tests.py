@@ -14,7 +14,7 @@ class PlannersOfTests:
         def generate(state, observation, planner_context):
             return of_trajectories((plan(state, observation, planner_context)[1].trajectory,))
 
-        self._monkeypatch.setitem(GENERATORS, name, GeneratorSpec(name, generate))
+        self._monkeypatch.setitem(GENERATORS, name, GeneratorSpec(name, generate, images=True))
 
     def __ior__(self, planners):
         for name, plan in planners.items():

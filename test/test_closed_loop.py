@@ -16,7 +16,7 @@ from scenes import config
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import eval as eval_command
-from reflectdrive_ros.core.config import CamerasConfig, Config
+from reflectdrive_ros.core.config import CamerasConfig, Config, ModelConfig
 from reflectdrive_ros.core.domain import Trajectory
 from reflectdrive_ros.evaluation import closed_loop, drive_results, driving_scores, variants
 from reflectdrive_ros.infra import command as wrapper
@@ -227,10 +227,11 @@ def test_a_drive_that_is_impossible_is_refused_in_one_sentence(capsys, monkeypat
 
 
 def test_a_drive_that_breaks_off_is_named_and_the_others_come_to_their_end():
-    rows = variants.of_planners(Config(), ("nobody", "constant_velocity"))
-    results = dict(closed_loop._iterate_drives([("nobody", 1), ("constant_velocity", 0)], rows, 1.0, None, 1))
+    config = Config(model=ModelConfig("no-such-model.safetensors", 64 * "0"))
+    rows = variants.of_planners(config, ("reflectdrive2", "constant_velocity"))
+    results = dict(closed_loop._iterate_drives([("reflectdrive2", 1), ("constant_velocity", 0)], rows, 1.0, None, 1))
     assert isinstance(results["constant_velocity", 0], closed_loop.DriveResult)
-    assert "planner is 'nobody'" in results["nobody", 1]
+    assert "no-such-model.safetensors" in results["reflectdrive2", 1]
 
 
 def test_a_drive_that_breaks_off_counts_against_the_table():

@@ -8,7 +8,8 @@ from . import generator_spec
 
 def reads_images(config: Config) -> bool:
     """Whether the planner reads camera images. A token network with `cameras.required` false reads the scene alone."""
-    return generator_spec(config).images and config.cameras.required
+    spec = generator_spec(config)
+    return spec.images and (spec.network != "token" or config.cameras.required)
 
 
 def reads_vectors(config: Config) -> bool:
