@@ -27,11 +27,12 @@ from ..infra.progress import track_progress
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from . import plan_policy, train_state
-from .data import Source, shape_of
+from .data import Source, VectorRows, shape_of, with_vectors
 from .losses import prompt_keys_values
 from .plan_changes import PlanModes, change_actions, offsets_of, sample_modes
 from .rewards import PlanScorer, RewardPool
 from .settings import RlConfig, RlTrainConfig
+from .vector_data import build_vector_set
 
 CHANGE_NAMES = ("pace", "delay", "offset", "bulge")
 FOLDS = 5  # of the cross-validation
@@ -52,8 +53,14 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr for a set or weights that cannot be used."""
     net = train_state.load_network(args.model).requires_grad_(False)
     scenes = build_cache(args.train, shape_of(net.config), args.workers, errors.print, lambda done, total: None)
+    vectors = None
+    if net.config.scene is not None:
+        spec = net.config.scene.spec
+        of_set = build_vector_set(args.train, spec, args.workers, errors.print, lambda done, total: None)
+        scenes, vectors = with_vectors(scenes, of_set, seed=0)
+        vectors = replace(vectors, map_dropout=0.0)
     with RewardPool(args.train, scenes, PlanScorer(net.config.layout), args.workers) as pool:
-        features, slopes = collect(net, scenes, pool, min(args.limit, len(scenes)), errors)
+        features, slopes = collect(net, scenes, pool, min(args.limit, len(scenes)), errors, vectors)
     spreads, shares = 100.0 * slopes.std(0), predicted_shares(features, slopes)
     rows = [
         (n, f"{std:.2f}", f"{100 * share:.1f} %") for n, std, share in zip(CHANGE_NAMES, spreads, shares, strict=True)
@@ -62,11 +69,18 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 
 @torch.no_grad()
-def collect(net: TokenNet, scenes: CachedSet, pool: RewardPool, count: int, console: Console) -> tuple[Array, Array]:
+def collect(
+    net: TokenNet,
+    scenes: CachedSet,
+    pool: RewardPool,
+    count: int,
+    console: Console,
+    vectors: VectorRows | None = None,
+) -> tuple[Array, Array]:
     """Features (N, F) of the finished plans of N = `count` scenes, and slopes (N, 4) of their scores by change."""
     base, layout = RlTrainConfig(), net.config.layout
     data = replace(base.data, masked_actions=1, perturbed_actions=0, flip_prob=0.0, route_dropout=0.0)
-    source, parts = Source(scenes, data, layout, seed=0, color_jitter=False), []
+    source, parts = Source(scenes, data, layout, seed=0, color_jitter=False, vectors=vectors), []
     for step in track_progress(range(-(-count // data.batch)), "scenes, in batches", console):
         batch = source.batch(step)
         plans = plan_policy.decode_greedily(net, batch, GoalRules(), RlConfig(goals=6)).plans
