@@ -1,6 +1,9 @@
 """Token networks that read the scene, and tokens in the frame of the route."""
 
+from dataclasses import replace
+
 import denoiser_cases
+import hand_scenes
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from tiny_net import random_actions, tiny_inputs, tiny_net
 
 from reflectdrive_ros.core.tokens import ROUTE_FRAME, Axis, TokenLayout
 from reflectdrive_ros.core.vector_spec import VectorSpec
+from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer, model_inputs
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.scene_encoder import SceneEncoderConfig
 from reflectdrive_ros.model.token import rollout
@@ -86,6 +90,16 @@ def test_weights_with_a_scene_encoder_come_back_from_disk(tmp_path):
     assert again.config == net.config
     inputs, actions = scene_inputs(net), random_actions(net)
     torch.testing.assert_close(again.packed_logits(inputs, actions), net.packed_logits(inputs, actions))
+
+
+def test_inputs_without_images_and_text_are_the_scene_and_say_nothing_of_what_is_not_read():
+    spec = InputSpec(64, 32, 0, WordTokenizer(WORDS), cameras=0, vectors=SPEC)
+    observation = replace(hand_scenes.scene(images=False).observation(vectors=True), instruction="turn left now")
+    inputs = model_inputs(observation, spec)
+    assert inputs.images.shape == (0, 32, 64, 3)
+    assert inputs.text.shape == (0,)
+    assert inputs.scene.lanes.shape[0] == SPEC.lanes
+    assert not [note for note in inputs.notes if "instruction" in note or "images" in note]
 
 
 # --- tokens in the frame of the route ---------------------------------------------------------------------------------

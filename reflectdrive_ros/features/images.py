@@ -168,6 +168,8 @@ def _resize(frame: CameraFrame, spec: InputSpec) -> Array:
 
 def _text(observation: Observation, spec: InputSpec) -> tuple[Array, list[str]]:
     """(text_length,) ids, and notes."""
+    if not spec.text_length:  # the network reads no text
+        return np.zeros(0, np.int64), []
     notes = []
     if len(observation.instruction) > MAX_CHARACTERS:
         notes.append(
