@@ -1,6 +1,7 @@
 """Drafts and edits trained by the expected score of a choice among plans, and the command that does it."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -135,6 +136,17 @@ def test_batches_hold_the_agents_and_lanes_of_their_scenes(sets, tiny_scene_netw
         name = source.scenes.names[row].decode()
         sample = next(index for index in range(len(vectors)) if vectors.scene_of(index)[1] == name)
         np.testing.assert_array_equal(ego, vectors.arrays(np.array([sample]))["ego"][0])
+
+
+def test_processes_share_the_scenes_of_a_batch_and_which_of_them_have_no_map(sets, tiny_scene_network):
+    source, _ = scene_source(tiny_scene_network, sets[0])
+    source = replace(source, vectors=replace(source.vectors, map_dropout=0.5))
+    for step in range(4):
+        whole = source.batch(step).scene
+        for rank in range(2):
+            part = source.batch(step, rank, 2).scene
+            for name in part._fields:
+                assert torch.equal(getattr(part, name), getattr(whole, name)[rank::2]), name
 
 
 def test_a_mirrored_scene_has_mirrored_agents_and_plans(sets, tiny_scene_network):

@@ -42,6 +42,10 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 FORMAT = 9
 FILES = {"images": "images.npy", "distances": "distances.npy"}  # arrays that are mapped from the disk
+PER_SCENE = (  # arrays of a CachedSet with a row for each scene, but `location`
+    *("text", "text_mirrored", "ego", "route", "expert", "expert_on_route"),
+    *("occupancy", "names", "known", "tags"),
+)
 NAME_DTYPE = "S100"  # `codec.NAME`
 MIRRORED_COMMANDS = {Command.LEFT: Command.RIGHT, Command.RIGHT: Command.LEFT}
 MIRRORED_WORDS = {"left": "right", "right": "left"}
@@ -121,13 +125,12 @@ def merge(sets: Sequence[CachedSet], weights: Sequence[float], tags: Mapping[str
     """
     firsts = np.cumsum([0, *(len(each.images) for each in sets[:-1])]).tolist()
     shares = [weight / sum(weights) * tag_shares(each, tags or {}) for each, weight in zip(sets, weights, strict=True)]
-    together = ("text", "text_mirrored", "ego", "route", "expert", "expert_on_route", "occupancy", "names", "known")
     keys = "".join(each.key + str(weight) for each, weight in zip(sets, weights, strict=True))
     keys += "".join(f"{tag}={weight}" for tag, weight in sorted((tags or {}).items()))
     return CachedSet(
         images=tuple(shard for each in sets for shard in each.images),
         distances=tuple(shard for each in sets for shard in each.distances),
-        **{name: np.concatenate([getattr(each, name) for each in sets]) for name in (*together, "tags")},
+        **{name: np.concatenate([getattr(each, name) for each in sets]) for name in PER_SCENE},
         location=np.concatenate(
             [each.location + np.array([first, 0]) for each, first in zip(sets, firsts, strict=True)]
         ),
@@ -283,8 +286,7 @@ def on_route(poses: Array, route: Array) -> Array:
 
 def select_rows(scenes: CachedSet, rows: Array) -> CachedSet:
     """The scenes `rows` (M,) of a set."""
-    names = ("text", "text_mirrored", "ego", "route", "expert", "expert_on_route", "occupancy", "location")
-    parts = {name: getattr(scenes, name)[rows] for name in (*names, "names", "known", "tags")}
+    parts = {name: getattr(scenes, name)[rows] for name in (*PER_SCENE, "location")}
     return replace(scenes, **parts, shares=None if scenes.shares is None else scenes.shares[rows])
 
 
@@ -302,12 +304,11 @@ def _open_cache(home: Path, notes: Sequence[ShardNote], shape: Shape) -> CachedS
         for name, values in read_stored(cache_file(home, note, "rest.npz")).items():
             rest.setdefault(name, []).append(values)
         count = len(rest["text"][-1])
+        location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
         if not shape.cameras:
-            location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
             continue
         images.append(np.load(cache_file(home, note, FILES["images"]), mmap_mode="r", allow_pickle=False))
         distances.append(np.load(cache_file(home, note, FILES["distances"]), mmap_mode="r", allow_pickle=False))
-        location.append(np.stack([np.full(count, number), np.arange(count)], axis=1))
     text = "".join([shape.key, *(note.sha256 for note in notes)])
     return CachedSet(
         images=tuple(images),

@@ -127,7 +127,7 @@ class Source:
             has_labels=torch.from_numpy(scenes.known[rows[mine]]),
             masked=config.masked_actions,
             keys_values=torch.from_numpy(keys_values),
-            scene=None if self.vectors is None else self.vectors.tensors(rows[mine], mirror[mine], step),
+            scene=None if self.vectors is None else self.vectors.tensors(rows, mirror, mine, step),
         )
 
     def _goals(self, rows: Array, mirror: Array) -> tuple[Array, Array, Array]:
@@ -183,11 +183,12 @@ class VectorRows:
     seed: int
     map_dropout: float = 0.05  # share of scenes without lanes, as for a car that has no map
 
-    def tensors(self, rows: Array, mirror: Array, step: int) -> VectorTensors:
-        """Of the scenes `rows` (B,) of the prepared set, mirrored where `mirror` (B,) is true."""
-        rng = np.random.default_rng([self.seed, 7, step])
-        arrays = vector_data.mirror(self.vectors.arrays(self.rows[rows]), mirror)
-        arrays = vector_data.without_map(arrays, rng.random(len(rows)) < self.map_dropout, self.vectors.spec)
+    def tensors(self, rows: Array, mirror: Array, mine: Array, step: int) -> VectorTensors:
+        """Of the scenes `mine` (M,) among those of a step, `rows` (B,) of the prepared set, which are mirrored where
+        `mirror` (B,) is true."""
+        dropped = np.random.default_rng([self.seed, 7, step]).random(len(rows)) < self.map_dropout
+        arrays = vector_data.mirror(self.vectors.arrays(self.rows[rows[mine]]), mirror[mine])
+        arrays = vector_data.without_map(arrays, dropped[mine], self.vectors.spec)
         arrays["lane_has_limit"] = arrays["lane_has_limit"] > 0.0
         parts = [torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in VectorTensors._fields]
         return VectorTensors(*parts)
@@ -198,8 +199,8 @@ def with_vectors(scenes: CachedSet, vectors: VectorSet, seed: int) -> tuple[Cach
     named = (vectors.scene_of(index) for index in range(len(vectors)))
     sample_of = {(each[0].name, each[1]): index for index, each in enumerate(named) if each is not None}
     files = [Path(note.file).name for note in scenes.notes]
-    places = zip(scenes.location[:, 0].tolist(), scenes.names.tolist(), strict=True)
-    keys = [(files[shard], name.decode()) for shard, name in places]
+    shards_and_names = zip(scenes.location[:, 0].tolist(), scenes.names.tolist(), strict=True)
+    keys = [(files[shard], name.decode()) for shard, name in shards_and_names]
     samples = np.array([sample_of.get(key, -1) for key in keys])
     rows = np.flatnonzero((samples >= 0) & np.isfinite(scenes.expert_on_route).all((1, 2)))
     if not len(rows):

@@ -116,8 +116,7 @@ class ScoreLosses(Losses):
         }
         value = net.goal_value(out.hidden[:, first + drafts :])
         chosen = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
-        chance = torch.where(scored.valid, chosen, ops.EXCLUDED).softmax(-1)
-        losses["decision"] = 1.0 - (chance * scored.goal_reward).sum(-1).mean()
+        losses["decision"] = 1.0 - plan_policy.expected_reward(chosen, scored.valid, scored.goal_reward)
         losses["anchor"] = supervised["loss"]
         total = (
             losses["draft"] + losses["edit"] + config.decision * losses["decision"] + config.anchor * losses["anchor"]

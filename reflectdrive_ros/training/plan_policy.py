@@ -178,10 +178,10 @@ class PlanLosses(Losses):
 
         losses["decision"] = losses["plan_value"] = log_probs.new_zeros(())
         if layout.goal and config.decision:
-            value = net.goal_value(of_goals)
-            chosen = self.goal_log_probs(out, policy.goals) + self.rules.value_power * value
-            chance = torch.where(policy.valid, chosen, ops.EXCLUDED).softmax(-1)
-            losses["decision"] = -(chance * policy.goal_reward).sum(-1).mean()
+            log_probs_of_goals, value = self.goal_log_probs(out, policy.goals), net.goal_value(of_goals)
+            losses["decision"] = -expected_reward(
+                log_probs_of_goals + self.rules.value_power * value, policy.valid, policy.goal_reward
+            )
         if config.plan_value:
             losses["plan_value"] = plan_value_loss(net.plan_value(of_plans), policy.goal_reward)
         losses["anchor"] = supervised["loss"]
@@ -202,6 +202,12 @@ class PlanLosses(Losses):
         nothing = hidden.new_zeros(len(hidden), 0, hidden.shape[-1])
         route = self.net.route_tokens(batch.route)
         return split, PackedOutput(self.net.logits(split[0]), split[0], keys_values, nothing, route)
+
+
+def expected_reward(chosen: Tensor, valid: Tensor, reward: Tensor) -> Tensor:
+    """Mean over scenes of the expected reward (B, G) of a choice among the valid goals by logits `chosen` (B, G)."""
+    chance = torch.where(valid, chosen, ops.EXCLUDED).softmax(-1)
+    return (chance * reward).sum(-1).mean()
 
 
 def credited_states(greedy: GreedyPlans, layout: TokenLayout, config: RlConfig) -> tuple[Tensor, Tensor]:
