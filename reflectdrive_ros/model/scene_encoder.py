@@ -2,7 +2,7 @@
 
     encoder = Encoder(SceneEncoderConfig())
     normal = normalize(inputs, spec.normalization)
-    encoded = encoder(normal, route_features_of(inputs, config))     # (B, elements, hidden)
+    encoded = encoder(normal, features_of_route(inputs, config).elements)     # (B, elements, hidden)
 
 The encoder is that of Diffusion-Planner (Zheng et al., Diffusion-Based Planning for Autonomous Driving with Flexible
 Guidance, ICLR 2025): an MLP-Mixer per element and attention among the elements. The denoiser and the token network

@@ -117,7 +117,7 @@ def cartesian_poses(poses: Array, line: FrenetFrame) -> Array:
 
 
 def points_in_layout_frame(points: Array, layout: TokenLayout, road: FrenetFrame | None) -> Array:
-    """Inverse of `points_in_ego_frame`, of points (.., P, 2) of the ego frame; NaN stay NaN."""
+    """Inverse of `points_in_ego_frame`, of points (.., P, 2) of the ego frame."""
     if layout.frame == "ego":
         return points
     if road is None:
