@@ -12,12 +12,12 @@ from tiny_training import Silent, make_set
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.model.denoiser.net import DenoiserNet
+from reflectdrive_ros.planning.plan_changes import PlanModes
 from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, score
 from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, vector_data
 from reflectdrive_ros.training.diffusion import DiffusionJob
 from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_steps
-from reflectdrive_ros.training.plan_changes import PlanModes
 from reflectdrive_ros.training.rewards import COLUMNS, KeptScenes, PoseScorer, ScorePool
 from reflectdrive_ros.training.settings import DenoiserRewardConfig, DiffusionLossConfig
 from reflectdrive_ros.training.vector_data import build_vector_set

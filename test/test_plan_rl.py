@@ -14,8 +14,8 @@ from tiny_training import a_batch, command, two_sets, weights  # noqa: F401 (two
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.tokens import DRIVEFINE, TokenLayout
 from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.planning.plan_changes import PlanModes, change_actions, sample_offsets
 from reflectdrive_ros.training import plan_policy, plan_rl, prompt_cache, train_state
-from reflectdrive_ros.training.plan_changes import PlanModes, change_actions, sample_offsets
 from reflectdrive_ros.training.plan_policy import (
     PlanBatch,
     PlanLosses,

@@ -15,9 +15,9 @@ from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer, mo
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.scene_encoder import SceneEncoderConfig
 from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.planning.plan_changes import PlanModes, change_actions, offsets_of
 from reflectdrive_ros.scoring.frenet import FrenetFrame, points_in_ego_frame
 from reflectdrive_ros.training.edit_scores import plan_log_probs
-from reflectdrive_ros.training.plan_changes import PlanModes, change_actions, offsets_of
 
 SPEC = VectorSpec(
     agents=3,

@@ -65,8 +65,9 @@ FIELDS = {  # of TokenNetConfig in a weights file
     "refine": {"layers": whole(0, 256), **dict.fromkeys(("own_norm", "own_heads", "own_prompt"), flag)},
     "images": maybe(flag),
     "scene": maybe(SCENE_ENCODER),
+    "critique": maybe(whole(0, 1 << 10)),
 }
-LATER_FIELDS = {"images", "scene", "frame"}  # files that lack them have the defaults
+LATER_FIELDS = {"images", "scene", "critique", "frame"}  # files that lack them have the defaults
 
 
 class CheckpointError(UserError):

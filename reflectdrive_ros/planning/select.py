@@ -16,7 +16,7 @@ from ..core.domain import PLAN_DT_S, Array, Plan, Verdict
 from ..scoring import metrics
 from ..scoring.contacts import AgentTracks
 from ..scoring.safety import SAFE, SafetyContext
-from ..scoring.scorer import ScoreCard, score, total
+from ..scoring.scorer import Scene, ScoreCard, score, total
 from . import guard
 from .assessment import planned_safety
 from .planner import can_score
@@ -62,13 +62,17 @@ def score_candidates(safety_context: SafetyContext, points: Array, peers: int | 
 
     `peers`: as in `CandidateScores.of`.
     """
+    card = score(forecast_scene(safety_context), waypoint_poses(points, safety_context.road))
+    return CandidateScores.of(card, safety_context.config.scoring, peers)
+
+
+def forecast_scene(safety_context: SafetyContext) -> Scene:
+    """What plans are scored in: the agents as predicted, the drivable space as observed."""
     forecast = safety_context.forecast_at(POINT_DT_S, round(FORECAST_S / POINT_DT_S))
     agents = safety_context.scene.agents
     if forecast is not None and safety_context.others is not None:
         agents = AgentTracks.of_forecast(forecast, safety_context.others.kinds)
-    scene = replace(safety_context.scene, agents=agents, grid=safety_context.grid)
-    card = score(scene, waypoint_poses(points, safety_context.road))
-    return CandidateScores.of(card, safety_context.config.scoring, peers)
+    return replace(safety_context.scene, agents=agents, grid=safety_context.grid)
 
 
 def knows_what_plans_wait_for(safety_context: SafetyContext) -> bool:

@@ -26,9 +26,9 @@ from ..core.vector_spec import VectorSpec
 from ..model.denoiser.net import Context, DenoiserNet
 from ..planning import denoiser
 from ..planning.ego_future import reference_line
+from ..planning.plan_changes import PlanModes, sample_offsets
 from ..scoring.frenet import cartesian_poses
 from ..scoring.scorer import WAYPOINT_TIMES_S
-from .plan_changes import PlanModes, sample_offsets
 from .rewards import COLUMNS, PlansOfScene, ScorePool
 from .vector_data import VectorSet
 

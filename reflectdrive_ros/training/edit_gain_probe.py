@@ -26,10 +26,10 @@ from ..infra.command import command, make_table, run_program
 from ..infra.progress import track_progress
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
+from ..planning.plan_changes import PlanModes, change_actions, offsets_of, sample_modes
 from . import plan_policy, train_state
 from .data import Source, VectorRows, shape_of, with_vectors
 from .losses import prompt_keys_values
-from .plan_changes import PlanModes, change_actions, offsets_of, sample_modes
 from .rewards import PlanScorer, RewardPool
 from .settings import RlConfig, RlTrainConfig
 from .vector_data import build_vector_set

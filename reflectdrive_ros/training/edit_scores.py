@@ -4,12 +4,14 @@ Imitation shows one plan per scene, and a sampled token changes one waypoint by 
 drive is decoded greedily, before and after its edits, and smooth variants of both (`plan_changes`) are scored in the
 recorded future. With the K plans x_k of a scene and their scores r_k the loss of a distribution q over plans is
 
-    L = 1 - sum_k p_k r_k,    p_k = q(x_k)^(1 / TEMPERATURE) / sum_j q(x_j)^(1 / TEMPERATURE)
+    L = 1 - sum_k p_k r_k,    p_k = q(x_k)^(1 / t) / sum_j q(x_j)^(1 / t)
 
-one minus the expected score of a choice among them, with an exact gradient. The plan itself is among the K, so that
-leaving it as it is is an answer. Of the draft, log q sums the log-probabilities of the goal, in the fully masked
-sequence, and of the tokens that each round wrote, in the states of the greedy draft. Of an edit it sums those of all
-tokens that edits may replace, given the complete draft. Both train the whole network.
+one minus the expected score of a choice among them, with an exact gradient. The temperature t gives log q the same
+standard deviation (SPREAD) in every scene, so that a network that is sure keeps learning from its other plans. The plan
+itself is among the K, so that leaving it as it is is an answer. Of the draft, log q sums the log-probabilities of the
+goal, in the fully masked sequence, and of the tokens that each round wrote, in the states of the greedy draft. Of an
+edit it sums those of all tokens that edits may replace, given the complete draft and, of a network that reads one, its
+critique. Both train the whole network.
 
 The decision among goals and the supervised anchor are those of `plan_policy`.
 """
@@ -30,9 +32,10 @@ from ..core.tokens import TokenLayout
 from ..model.token import ops
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
+from ..planning.critique import variants_of
+from ..planning.plan_changes import change_actions, sample_offsets
 from . import plan_policy, trainer
 from .losses import Batch, Losses, expected_goal_loss
-from .plan_changes import change_actions, sample_offsets
 from .plan_policy import RL_MODES, GreedyPlans
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
@@ -42,7 +45,7 @@ from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
-TEMPERATURE = 4.0  # of q; a plan has 16 tokens
+SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
 METRICS = ("draft", "edit", "decision", "anchor")
 PANEL = (*(f"reward_{name}" for name in REWARDS), "drafted", "best", "edits_per_plan")
 COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
@@ -56,8 +59,15 @@ class ScoredPlans:
     valid: Tensor  # (B, G) bool
     goal_reward: Tensor  # (B, G) float32, score of the finished plan to each goal
     states: Tensor  # (B, D + 1, T) int64 of the most probable goal's plan, before each draft round and after the last
+    critique: Tensor  # (B, 1, points, channels) of the last of the states; no channels for a network without critique
     plans: Tensor  # (B, K, T) int64
     score: Tensor  # (B, K) float32, 0 to 1
+
+    @property
+    def distinct(self) -> Tensor:
+        """(B, K) bool, plans that differ from all earlier ones of their scene."""
+        same = (self.plans[:, :, None] == self.plans[:, None]).all(-1)  # (B, K, K)
+        return ~same.tril(-1).any(-1)
 
 
 def train(
@@ -100,8 +110,8 @@ class ScoreLosses(Losses):
         config, net, layout = self.config, self.net, self.net.config.layout
         goal_states = ops.goal_sequences(scored.goals, layout)
         sequences = torch.cat([batch.actions, scored.states, goal_states], 1)
-        out = net.forward_packed(batch.inputs, sequences)
         first, drafts = batch.actions.shape[1], scored.states.shape[1]
+        out = net.forward_packed(batch.inputs, sequences, _of_sequences(scored.critique, first + drafts - 1, sequences))
         supervised = self.supervised_losses(batch, out.first(first))
 
         log_probs = out.logits[:, first : first + drafts].log_softmax(-1)
@@ -111,8 +121,8 @@ class ScoreLosses(Losses):
         editable = ops.editable_positions(layout, written.device).expand(len(written), 1, -1)
         of_edit = plan_log_probs(log_probs[:, -1:], scored.plans, editable)
         losses = {
-            "draft": expected_goal_loss(of_draft / TEMPERATURE, scored.score),
-            "edit": expected_goal_loss(of_edit / TEMPERATURE, scored.score),
+            "draft": expected_goal_loss(standardised(of_draft, scored.distinct), scored.score),
+            "edit": expected_goal_loss(standardised(of_edit, scored.distinct), scored.score),
         }
         value = net.goal_value(out.hidden[:, first + drafts :])
         chosen = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
@@ -124,6 +134,16 @@ class ScoreLosses(Losses):
         return {"loss": total, **{name: each.detach().float() for name, each in losses.items()}}
 
 
+def standardised(log_probs: Tensor, distinct: Tensor) -> Tensor:
+    """Logits (B, K) of a choice among distinct plans: log-probabilities (B, K) at the temperature that gives them the
+    standard deviation SPREAD. A network that is sure would choose the most probable plan alone, which has no
+    gradient."""
+    values = torch.where(distinct, log_probs.detach(), torch.nan)
+    mean = values.nanmean(-1, keepdim=True)
+    deviation = (values - mean).square().nanmean(-1, keepdim=True).sqrt()
+    return torch.where(distinct, SPREAD * log_probs / deviation.clamp(min=SPREAD), ops.EXCLUDED)
+
+
 def plan_log_probs(log_probs: Tensor, plans: Tensor, counted: Tensor) -> Tensor:
     """(B, K) sums over S states of the log-probabilities of the tokens of plans (B, K, T) that count there, `counted`
     (B, S, T) bool; log_probs (B, S, T, bins)."""
@@ -132,6 +152,14 @@ def plan_log_probs(log_probs: Tensor, plans: Tensor, counted: Tensor) -> Tensor:
         of_tokens = log_probs[:, state].gather(-1, plans.transpose(1, 2))  # (B, T, K)
         total = total + (of_tokens * counted[:, state, :, None]).sum(1)
     return total
+
+
+def _of_sequences(critique: Tensor, index: int, sequences: Tensor) -> Tensor | None:
+    """(B, R, points, channels) critiques of sequences (B, R, T): `critique` (B, 1, ..) of one of them, else 0."""
+    if not critique.shape[-1]:
+        return None
+    after = sequences.shape[1] - index - 1
+    return torch.nn.functional.pad(critique, (0, 0, 0, 0, index, after))
 
 
 @dataclass(eq=False)
@@ -146,10 +174,14 @@ class _Steps:
         loop, layout = self.loop, self.loop.net.config.layout
         rng = np.random.default_rng([self.config.seed, 6, step, loop.fabric.global_rank])
         with loop.fabric.autocast():
+            critic = _Critic(self.rewards, batch) if loop.net.config.critique else None
+            generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
             greedy: GreedyPlans = loop.losses.run_unsharded(
-                lambda net: plan_policy.decode_greedily(net, batch, self.rules, self.config.rl)
+                lambda net: plan_policy.decode_greedily(net, batch, self.rules, self.config.rl, critic, generator)
             )
         scored, panel = self._score(batch, greedy, layout, rng)
+        if critic is not None:
+            scored.critique = critic.last[:, :1]
         losses = loop.model(batch, scored)
         norm = loop.update(losses, batch, step, {"states": scored.states})
         values = [losses[name].detach().float() for name in ("loss", *METRICS)]
@@ -165,6 +197,8 @@ class _Steps:
         around = [first[:, drafts], first[:, -1]]
         pairs = self.config.plans.plans // len(around)
         parts = [finished, around[0][:, None], *(_variants(each, pairs, layout, rng) for each in around)]
+        if self.loop.net.config.critique:
+            parts.append(variants_of(around[0], layout))  # of which the critique tells the scores in the forecast
         plans = np.concatenate(parts, axis=1)
         rewards = torch.as_tensor(self.rewards.score(*batch.scenes, plans), device=device)
         goals = finished.shape[1]
@@ -174,6 +208,7 @@ class _Steps:
             valid=greedy.valid,
             goal_reward=rewards[:, :goals, 0],
             states=greedy.states[:, : drafts + 1, 0],
+            critique=torch.zeros(len(first), 1, layout.points, 0, device=device),
             plans=torch.as_tensor(plans[:, keep], device=device).long(),
             score=rewards[:, keep, 0],
         )
@@ -185,6 +220,24 @@ class _Steps:
             torch.tensor(float(edits), device=device),
         ]
         return scored, panel
+
+
+class _Critic:
+    """Critiques of the drafts of a batch; 0 in scenes whose map the network does not read."""
+
+    def __init__(self, rewards: RewardPool, batch: Batch) -> None:
+        self._rewards, self._batch = rewards, batch
+        self.last = torch.zeros(0)
+
+    def __call__(self, drafts: Tensor) -> Tensor:
+        """(B, G, points, channels) of drafts (B, G, T)."""
+        values = torch.as_tensor(
+            self._rewards.critique(*self._batch.scenes, drafts.cpu().numpy()), device=drafts.device
+        )
+        if self._batch.scene is not None:
+            values = values * self._batch.scene.lanes.flatten(1).any(1)[:, None, None, None]
+        self.last = values
+        return values
 
 
 def _variants(plans: Array, pairs: int, layout: TokenLayout, rng: np.random.Generator) -> Array:

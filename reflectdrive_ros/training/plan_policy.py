@@ -22,6 +22,7 @@ plan, and the plan value learns to predict the rewards of these plans.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,8 +35,8 @@ from ..core.tokens import TokenLayout
 from ..model.token import ops, rollout
 from ..model.token.net import PackedOutput, TokenNet
 from ..model.token.ops import EditRules, GoalRules
+from ..planning.plan_changes import PlanModes, change_actions, sample_offsets
 from .losses import Batch, Losses, plan_value_loss, prompt_keys_values
-from .plan_changes import PlanModes, change_actions, sample_offsets
 from .rl_losses import credited_rounds
 from .rollouts import draft_rounds_of, rounds_of
 from .settings import LossConfig, PlanRewardConfig, RlConfig
@@ -73,18 +74,38 @@ class PlanBatch:
 
 
 @torch.no_grad()
-def decode_greedily(net: TokenNet, batch: Batch, rules: GoalRules, config: RlConfig) -> GreedyPlans:
-    """The plans of a full frame to the `config.goals` most probable goals, as the car decodes them."""
+def decode_greedily(
+    net: TokenNet,
+    batch: Batch,
+    rules: GoalRules,
+    config: RlConfig,
+    critique: Callable[[Tensor], Tensor] | None = None,
+    generator: torch.Generator | None = None,
+) -> GreedyPlans:
+    """The plans of a full frame to `config.goals` goals, as the car decodes them: the most probable goals or, with a
+    generator, the most probable one and others at random.
+
+    critique: (B, G, points, channels) of drafts (B, G, T), of a network that reads it: edited in one round.
+    """
     layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
     prefilled = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
-    first, valid = prefilled.actions[:, : config.goals], prefilled.valid[:, : config.goals]
+    first, valid = prefilled.actions, prefilled.valid
+    if generator is not None:
+        noise = torch.rand(valid.shape, generator=generator).to(valid.device) + valid  # valid goals first
+        noise[:, 0] = 3.0
+        order = ops.top_indices(noise, config.goals)
+        first, valid = first.gather(1, order[..., None].expand(-1, -1, layout.length)), valid.gather(1, order)
+    first, valid = first[:, : config.goals], valid[:, : config.goals]
     outputs = rollout.rollout(
         lambda actions: net.decode(actions, keys_values),
         first,
         layout,
-        rounds_of(layout),
+        rounds_of(layout)[: draft_rounds_of(layout) if critique else None],
         EditRules(),
     )
+    if critique:
+        drafts = outputs[-1].actions
+        outputs = (*outputs, rollout.edit(net, drafts, keys_values, critique(drafts)))
     states = torch.stack([first, *(each.actions for each in outputs)], 1)
     return GreedyPlans(states, first[..., list(layout.goal)], valid)
 

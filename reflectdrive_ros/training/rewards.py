@@ -25,8 +25,11 @@ from ..data.cache import CachedSet
 from ..data.scene import DrivingScene
 from ..data.shards import SceneReader, SetError
 from ..infra.parallel import RestartablePool, Workers
+from ..planning import critique
+from ..planning.critique import critique_in
 from ..planning.postprocess.comfort import relax_profiles
 from ..planning.postprocess.waypoints import postprocess, token_headings, trajectories
+from ..planning.select import forecast_scene
 from ..scoring.frenet import points_in_ego_frame
 from ..scoring.safety import SafetyContext
 from ..scoring.scorer import SUB_SCORES, WAYPOINT_TIMES_S, score
@@ -46,6 +49,7 @@ class PlansOfScene(NamedTuple):
     with_route: bool  # whether the planner knew the route
     plans: Array  # of the scene as it was recorded: ids (M, T), or poses (M, 8, 3)
     standing: bool = False  # whether the ego stands still instead of its recorded motion
+    criticised: bool = False  # whether their critiques are returned instead of their scores
 
 
 class Scorer(Protocol):
@@ -73,6 +77,12 @@ class PlanScorer:
 
     def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
         return PoseScorer()(scene, self.sent_poses(scene, plans, with_route), with_route)
+
+    def critique(self, scene: DrivingScene, plans: Array) -> Array:
+        """(M, P, CHANNELS) `planning.critique` of plans (M, T), with the agents as forecast and the road of the map."""
+        safety_context = SafetyContext(scene.observation(lights=True), Config())
+        judged = replace(forecast_scene(safety_context), areas=scene.areas, red_lights=scene.red_lights)
+        return critique_in(judged, scene.ego, safety_context.road, plans, self.layout, safety_context.config.scoring)
 
     def sent_poses(self, scene: DrivingScene, actions: Array, with_route: bool) -> Array:
         """(M, 8, 3) poses at 0.5 .. 4 s, ego frame, of the trajectories that a car sends for plans (M, T)."""
@@ -136,7 +146,18 @@ class RewardPool:
         """(B, M, 6) float32 COLUMNS of plans (B, M, T) of the scenes `rows` of the set; `mirrored` and `with_route`
         (B,) bool. Raises SetError for a scene that cannot be scored.
         """
-        tasks = [
+        return np.stack(self._pool.score(self._tasks(rows, mirrored, with_route, actions)))
+
+    def critique(self, rows: Sequence[int], mirrored: Array, with_route: Array, actions: Array) -> Array:
+        """(B, M, P, CHANNELS) float32 critiques of plans (B, M, T), as `score`; of mirrored plans in the mirrored
+        scene."""
+        tasks = [task._replace(criticised=True) for task in self._tasks(rows, mirrored, with_route, actions)]
+        critiques = np.stack(self._pool.score(tasks))
+        critiques[mirrored] = critique.mirrored(critiques[mirrored])
+        return critiques
+
+    def _tasks(self, rows: Sequence[int], mirrored: Array, with_route: Array, actions: Array) -> list[PlansOfScene]:
+        return [
             PlansOfScene(
                 number,
                 self.folder / self.scenes.notes[self.scenes.location[row][0]].file,
@@ -146,7 +167,6 @@ class RewardPool:
             )
             for number, (row, mirror, route, plans) in enumerate(zip(rows, mirrored, with_route, actions, strict=True))
         ]
-        return np.stack(self._pool.score(tasks))
 
 
 class KeptScenes:
@@ -181,6 +201,9 @@ class _Work:
         scene = self.scenes.read(task.shard, task.name)
         if task.standing:
             scene = replace(scene, ego=replace(scene.ego, speed_mps=0.0, acceleration_mps2=0.0, yaw_rate_rps=0.0))
+        if task.criticised:
+            assert isinstance(self.scorer, PlanScorer)
+            return self.scorer.critique(scene, task.plans)
         return self.scorer(scene, task.plans, task.with_route)
 
 

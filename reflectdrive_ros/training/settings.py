@@ -176,6 +176,7 @@ class RlConfig:
     decision: float = setting(2.0, "weight of the goal decision's loss", 0.0, 100.0)
     plan_value: float = setting(0.2, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
     edit_goal: bool = setting(False, "edits may replace the goal too; the paper keeps it")
+    critique: bool = setting(False, "edits read what the check says of the plan (estimator scores)")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from ..infra.storage import location
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
+from ..planning.critique import CHANNELS
 from . import (
     draft_cache,
     edit_scores,
@@ -84,7 +85,12 @@ def train(
         assert init_from is not None
         _check_network(init_from, network, config)
         layout = replace(network.layout, edit_goal=config.rl.edit_goal)
-        network = replace(network, plan_value=config.rl.plan_value > 0.0, layout=layout)
+        network = replace(
+            network,
+            plan_value=config.rl.plan_value > 0.0,
+            layout=layout,
+            critique=CHANNELS if config.rl.critique else 0,
+        )
     if isinstance(config, RefineTrainConfig):
         assert init_from is not None
         network = _refined_network(init_from, network, config)
@@ -254,7 +260,7 @@ def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig)
     other = [
         name
         for name, value in vars(network).items()
-        if name != "plan_value" and getattr(config_of_weights, name) != value
+        if name not in ("plan_value", "critique") and getattr(config_of_weights, name) != value
     ]
     if other:
         raise StateError(

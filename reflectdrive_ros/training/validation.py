@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from ..planning.ego_future import reference_line
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
 from ..scoring.frenet import FrenetFrame, points_in_ego_frame
 from ..scoring.scorer import SUB_SCORES, score
+from .rewards import PlanScorer
 
 BATCH_SCENES = 16  # scenes
 PDMS = ("pdms", "pdms_drafted", "pdms_best")
@@ -77,6 +79,12 @@ def vector_tensors(vectors: Sequence[VectorInputs], device: torch.device) -> Vec
     )
 
 
+def _critiques(scenes: Sequence[DrivingScene], scorer: PlanScorer, plans: torch.Tensor) -> torch.Tensor:
+    """(B, K, points, channels) of plans (B, K, T)."""
+    critiques = [scorer.critique(*each) for each in zip(scenes, plans.cpu().numpy(), strict=True)]
+    return torch.as_tensor(np.stack(critiques)).to(plans.device)
+
+
 @torch.no_grad()
 def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: torch.device) -> dict[str, float]:
     """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
@@ -102,7 +110,8 @@ def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: 
         clean = net.config.clamp_to_range(torch.from_numpy(layout.encode(experts).astype(np.int64)).to(device))
         hidden = ops.mask_free(clean, layout)
         predicted = net.packed_logits(inputs, hidden[:, None])[:, 0, free].argmax(-1)
-        rounds = rollout.full_step(net, inputs, decoding).rounds
+        critic = partial(_critiques, scenes, PlanScorer(layout)) if net.config.critique else None
+        rounds = rollout.full_step(net, inputs, decoding, critic).rounds
         plans = layout.decode(rounds[-1].actions.cpu().numpy())  # (b, K, P, A)
         drafts = layout.decode(rounds[drafted - 1].actions[:, :1].cpu().numpy())
         for k, scene in enumerate(scenes):

@@ -72,6 +72,7 @@ class TokenNetConfig:
     refine: RefineConfig = field(default_factory=RefineConfig)
     images: bool = True  # whether it reads cameras
     scene: SceneEncoderConfig | None = None  # of the agents, static objects and lanes that it reads
+    critique: int = 0  # numbers per waypoint of the critique of a plan that edits read (planning/critique.py)
 
     def __post_init__(self) -> None:
         if not self.images and self.scene is None:
@@ -234,6 +235,10 @@ class TokenNet(nn.Module):
             self.value_hidden = nn.Linear(2 * width, config.goal_hidden)
             self.value_head = nn.Linear(config.goal_hidden, 1)
 
+        if config.critique:
+            self.critique_hidden = nn.Linear(config.critique, width)
+            self.critique_out = nn.Linear(width, len(layout.axes) * width)
+
         if config.plan_value:
             self.plan_value_hidden = nn.Linear(3 * width, config.goal_hidden)
             self.plan_value_head = nn.Linear(config.goal_hidden, 1)
@@ -257,7 +262,8 @@ class TokenNet(nn.Module):
         depths = {"vision": len(self.vision.layers)} if self.config.images else {}
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                if name.endswith(("bias", "value_head.weight")):  # all goals and plans are as good to begin with
+                # all goals and plans are as good to begin with, and a critique says nothing
+                if name.endswith(("bias", "value_head.weight", "critique_out.weight")):
                     parameter.zero_()
                 elif "norm" in name:
                     parameter.fill_(1.0)
@@ -280,14 +286,17 @@ class TokenNet(nn.Module):
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 
-    def forward_packed(self, inputs: PromptInputs, actions: Tensor) -> PackedOutput:
-        """All R sequences (B, R, T) with one prompt, in one pass; each result is independent of the others."""
-        return self.forward_from_prompt(self.prompt(inputs), actions)
+    def forward_packed(self, inputs: PromptInputs, actions: Tensor, critique: Tensor | None = None) -> PackedOutput:
+        """All R sequences (B, R, T) with one prompt, in one pass; each result is independent of the others.
 
-    def forward_from_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
+        critique: (B, R, points, channels) of complete plans, of a network that reads it; 0 for other sequences.
+        """
+        return self.forward_from_prompt(self.prompt(inputs), actions, critique)
+
+    def forward_from_prompt(self, prompt: Tensor, actions: Tensor, critique: Tensor | None = None) -> PackedOutput:
         """`forward_packed` from the prompt (B, P, width) on."""
         count, length = actions.shape[1], prompt.shape[1]
-        x = torch.cat([prompt, self.action_embeddings(actions).flatten(1, 2)], 1)
+        x = torch.cat([prompt, self.action_embeddings(actions, critique).flatten(1, 2)], 1)
         allowed = attention_mask(length, count, self.config.layout.length, prompt.device)
         mask = torch.where(allowed, 0.0, MASKED_LOGIT)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
@@ -348,14 +357,15 @@ class TokenNet(nn.Module):
         """(B, R, T, bins) of actions (B, R, T)."""
         return self.forward_packed(inputs, actions).logits
 
-    def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-        """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed."""
-        return self.logits(self.hidden(actions, keys_values))
+    def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor | None = None) -> Tensor:
+        """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed; `critique` as
+        in `forward_packed`."""
+        return self.logits(self.hidden(actions, keys_values, critique))
 
-    def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+    def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor | None = None) -> Tensor:
         """(B, R, T, width) inputs of the heads for sequences (B, R, T)."""
         tables = self._sequence_tables(keys_values)
-        return self.norm(self._through(self.layers, self.action_embeddings(actions), keys_values, tables))  # type: ignore[no-any-return]
+        return self.norm(self._through(self.layers, self.action_embeddings(actions, critique), keys_values, tables))  # type: ignore[no-any-return]
 
     def refine(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """Logits (B, R, T, bins) of the refinement expert for complete sequences (B, R, T).
@@ -458,12 +468,17 @@ class TokenNet(nn.Module):
         """(scenes, 1, T) action sequences of masks."""
         return torch.full((scenes, 1, self.config.layout.length), self.config.layout.mask_id, device=device)
 
-    def action_embeddings(self, actions: Tensor) -> Tensor:
-        """(B, R, T, width) of ids (B, R, T)."""
+    def action_embeddings(self, actions: Tensor, critique: Tensor | None = None) -> Tensor:
+        """(B, R, T, width) of ids (B, R, T); `critique` as in `forward_packed`."""
         axes = self.config.layout.axes
         points = torch.unflatten(actions, -1, (-1, len(axes)))
         embedded = [getattr(self, f"{axis.name}_embedding")(points[..., k]) for k, axis in enumerate(axes)]
-        return torch.stack(embedded, -2).flatten(2, 3) + self.slot
+        tokens: Tensor = torch.stack(embedded, -2).flatten(2, 3) + self.slot
+        if critique is None or not self.config.critique:
+            return tokens
+        said = self.critique_out(F.silu(self.critique_hidden(critique.to(tokens.dtype))))
+        of_tokens = torch.unflatten(said * critique[..., :1], -1, (len(axes), -1)).flatten(2, 3)
+        return tokens + of_tokens.to(tokens.dtype)
 
     def logits(self, hidden: Tensor, heads: nn.Module | None = None) -> Tensor:
         """(.., T, bins) float32 of hidden (.., T, width): the axes by turns, each by its own head; `heads` holds those

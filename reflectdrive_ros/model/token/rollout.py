@@ -170,6 +170,14 @@ def step(
     return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 
 
+def edit(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor) -> RoundOutput:
+    """Complete sequences (B, M, T) with every token that edits may replace as it is most probable, given the critique
+    (B, M, points, channels) of the plans."""
+    ids, confidence = ops.replace_all(net.decode(actions, keys_values, critique), net.config.layout)
+    may = ops.editable_positions(net.config.layout, actions.device)
+    return RoundOutput(torch.where(may, ids, actions), confidence)
+
+
 def refine(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
     """Complete sequences (B, M, T) after one pass of the refinement expert, and the probability of each token.
 
@@ -250,17 +258,23 @@ def guided_logits(
     return logits + weight * (logits - without)
 
 
-def full_step(net: TokenNet, inputs: PromptInputs, decoding: Decoding) -> Decoded:
+def full_step(
+    net: TokenNet, inputs: PromptInputs, decoding: Decoding, critique: Callable[[Tensor], Tensor] | None = None
+) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone. A refinement
-    expert, if there is one, has the last pass."""
+    expert, if there is one, has the last pass. critique: (B, K, points, channels) of plans (B, K, T), of a network
+    that reads it before each edit."""
     layout, prefilled = net.config.layout, prefill_sequences(net, inputs, decoding.goals)
     rounds = rollout(
         lambda actions: net.decode(actions, prefilled.keys_values),
         prefilled.actions,
         layout,
-        decoding.rounds(layout),
+        decoding.rounds(layout)[: decoding.draft_rounds if critique else None],
         decoding.edits,
     )
+    for _ in range(decoding.edit_rounds if critique else 0):
+        plans = rounds[-1].actions
+        rounds = (*rounds, edit(net, plans, prefilled.keys_values, critique(plans)))
     if net.config.refine.layers:
         rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, prefilled.keys_values)))
     return Decoded(rounds, prefilled.goal_log_probs, prefilled.valid)
