@@ -1,6 +1,6 @@
 """Token networks that read the scene, and tokens in the frame of the route."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import denoiser_cases
 import hand_scenes
@@ -11,11 +11,17 @@ from tiny_net import random_actions, tiny_inputs, tiny_net
 
 from reflectdrive_ros.core.tokens import ROUTE_FRAME, Axis, TokenLayout
 from reflectdrive_ros.core.vector_spec import VectorSpec
+from reflectdrive_ros.deploy.export import export
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer, model_inputs
 from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model.card import GraphCard
 from reflectdrive_ros.model.scene_encoder import SceneEncoderConfig
 from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.planning.plan_changes import PlanModes, change_actions, offsets_of
+from reflectdrive_ros.runtime.network import synthetic_inputs
+from reflectdrive_ros.runtime.ort_backend import OrtNetwork
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.frenet import FrenetFrame, points_in_ego_frame
 from reflectdrive_ros.training.edit_scores import plan_log_probs
 
@@ -177,3 +183,79 @@ def test_log_probs_of_plans_are_sums_over_the_tokens_that_count():
     first = log_probs[0, 0, 0, 0] + log_probs[0, 0, 2, 2] + log_probs[0, 1, 1, 1]
     second = log_probs[0, 0, 0, 4] + log_probs[0, 0, 2, 0] + log_probs[0, 1, 1, 4]
     torch.testing.assert_close(plan_log_probs(log_probs, plans, counted), torch.stack([first, second])[None])
+
+
+CRITIQUE = 5
+
+
+def critical_net():
+    net = scene_net(images=False, critique=CRITIQUE, text_length=0)
+    torch.nn.init.normal_(net.critique_out.weight, generator=torch.Generator().manual_seed(3))
+    return net
+
+
+def critiques_of(actions, known=1.0):
+    values = torch.randn(*actions.shape[:2], ROUTE_FRAME.points, CRITIQUE, generator=torch.Generator().manual_seed(4))
+    values[..., 0] = 1.0
+    return known * values
+
+
+def test_an_edit_depends_on_the_critique_of_its_own_plan_and_an_unknown_one_says_nothing():
+    net = critical_net()
+    inputs, actions = scene_inputs(net), random_actions(net)
+    plain, critique = net.packed_logits(inputs, actions), critiques_of(actions)
+    told = net.forward_packed(inputs, actions, critique).logits
+    unknown = net.forward_packed(inputs, actions, critiques_of(actions, known=0.0)).logits
+    assert not torch.allclose(told, plain, atol=1e-4)
+    torch.testing.assert_close(unknown, plain, atol=0.0, rtol=0.0)
+    other = critique.clone()
+    other[:, 0] = -other[:, 0]
+    changed = net.forward_packed(inputs, actions, other).logits
+    torch.testing.assert_close(changed[:, 1:], told[:, 1:], atol=1e-5, rtol=1e-5)
+
+
+def test_cached_edits_with_a_critique_equal_whole_passes():
+    net = critical_net()
+    inputs, actions = scene_inputs(net), random_actions(net)
+    whole = net.forward_packed(inputs, actions, critiques_of(actions)).logits
+    cached = net.decode(actions, net.encode(net.prompt(inputs)), critiques_of(actions))
+    torch.testing.assert_close(cached, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_graphs_of_a_scene_network_write_the_tokens_of_torch(tmp_path):
+    net, rules = critical_net(), rollout.Decoding(GoalRules(count=3))
+    words = replace(net.config, words=WORDS, text_vocabulary=len(WORDS))
+    net = rebuilt(net, words)
+    export(net, "0" * 64, tmp_path, {}, rules)
+    card = GraphCard.read(tmp_path / "card.json")
+    assert set(card.files) == {"prefill_goal", "prefill", "step", "edit"}
+    graphs, eager = OrtNetwork(card), TorchNetwork(net, decoding=rules)
+    assert graphs.inputs.vectors == SPEC
+    assert "critique" in graphs.capabilities & eager.capabilities
+    inputs = synthetic_inputs(eager)
+    (decided, plans), (expected, expected_plans) = (drafted(each, inputs) for each in (graphs, eager))
+    np.testing.assert_array_equal(decided.actions, expected.actions)
+    np.testing.assert_allclose(decided.goal_log_probs, expected.goal_log_probs, atol=1e-4)
+    np.testing.assert_array_equal(plans, expected_plans)
+    critique = critiques_of(torch.from_numpy(plans)[None])[0].numpy()
+    for each, context in ((graphs, graphs.prefill(inputs)), (eager, eager.prefill(inputs))):
+        ids, confidence = each.edit(context, plans, critique)
+        one, _ = each.edit(context, plans[:1], critique[:1])
+        np.testing.assert_array_equal(ids[:1], one)
+        expected_ids, sure = eager.edit(expected.context, plans, critique)
+        np.testing.assert_array_equal(ids, expected_ids)
+        np.testing.assert_allclose(confidence, sure, atol=1e-5)
+    assert not np.array_equal(expected_ids, eager.edit(expected.context, plans, 0.0 * critique)[0])
+
+
+def drafted(network, inputs):
+    prefilled = network.prefill_goal(inputs)
+    return prefilled, network.draft(prefilled.context, prefilled.actions, (5, 5, 4))[0]
+
+
+def rebuilt(net, config):
+    """The weights that the networks of two configurations share, in the second."""
+    other = tiny_net(**{field.name: getattr(config, field.name) for field in fields(config)})
+    weights = {name: part for name, part in net.state_dict().items() if name != "embed_tokens.weight"}
+    other.load_state_dict(weights, strict=False)
+    return other

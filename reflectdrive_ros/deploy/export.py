@@ -7,12 +7,15 @@
     prefill_goal   features (1, I, C, P, width), of I instants and C cameras, text (1, T) int64, ego (1, 3) float32,
                    route (1, R, 2) int64, goal_spacing_m float32, the least distance of two goals
                    -> actions (1, K, T) int64, goal_log_probs (1, K), valid (1, K) bool, keys_l, values_l of each layer
-    prefill        the same -> keys_l, values_l
+    prefill        the same -> keys_l, values_l; both take the agents, static objects and lanes (`scene_` and the name
+                   of `VectorTensors`) of a network that reads them, and leave out what it does not read
     step           actions (1, M, T) int64, limit int64, edit bool, keys_l, values_l
                    -> written (1, M, T) int64, confidence (1, M, T) float32
     sampled_step   actions, limit, temperature (1, M, 1) float32 above 0, share (1, M, T) float32 uniform numbers,
                    keys_l, values_l -> as step; only of a layout without a goal
     refine         actions without masks, keys_l, values_l -> as step; only with a refinement expert
+    edit           actions without masks, critique (1, M, P, C) float32 of `planning.critique`, keys_l, values_l
+                   -> as step; only of a network that reads a critique
     guided_step    actions, limit, weight float32, keys_l, values_l, unconditional_keys_l, unconditional_values_l
                    -> as step; only with `guidance`
 
@@ -64,7 +67,17 @@ from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..sim.render.camera import rig
-from .graph_modules import EncodeViews, GuidedStep, Prefill, PrefillGoal, Refine, SampledStep, StepGraph
+from .graph_modules import (
+    Edit,
+    EncodeViews,
+    GuidedStep,
+    Prefill,
+    PrefillGoal,
+    Refine,
+    SampledStep,
+    StepGraph,
+    example_prompt,
+)
 
 OPSET = 20
 MAX_SEQUENCES = 64  # limit of a step with a free number of action sequences
@@ -101,8 +114,8 @@ def export(
     weights = about.get("weights")
     weights = weights if isinstance(weights, Mapping) else None  # a caller may give the name alone
     model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance, weights)
-    traced = {
-        "vision_encoder": _trace_vision_encoder(net, camera, sequences),
+    traced = {"vision_encoder": _trace_vision_encoder(net, camera, sequences)} if net.config.images else {}
+    traced |= {
         "prefill": _trace_prefill(net, Prefill(net), []),
         "step": _trace_step(net, decoding, sequences),
     }
@@ -113,6 +126,8 @@ def export(
         traced["sampled_step"] = _trace_sampled_step(net, decoding, sequences)
     if net.config.refine.layers:
         traced["refine"] = _trace_refine(net, decoding, sequences)
+    if net.config.critique:
+        traced["edit"] = _trace_edit(net, decoding, sequences)
     if guidance:
         traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
     return write_graphs(folder, model, traced, about, golden, gate)
@@ -176,6 +191,7 @@ def describe_model(
             guidance,
             not config.layout.goal,
             "camera_dropout" in (trained.get("capabilities") or ()),
+            config.critique > 0,
         ),
         "training_domain": str(trained.get("training_domain") or RENDERED),
         "weights_sha256": weights_sha256,
@@ -184,10 +200,12 @@ def describe_model(
         "inputs": {
             "width": width,
             "height": height,
-            "cameras": config.cameras,
+            "cameras": config.cameras * config.images,
             "instants": config.instants,
             "frames": config.vision.frames,
-            "rig": camera_rig(width, height) if config.cameras == len(camera_rig(width, height)) else None,
+            "rig": camera_rig(width, height)
+            if config.images and config.cameras == len(camera_rig(width, height))
+            else None,
             "order": "oldest instant first, the cameras of each from left to right",
             "pixels": f"uint8 RGB; the graph itself {averaged}takes them to x / 127.5 - 1",
             "text_length": config.text_length,
@@ -196,6 +214,7 @@ def describe_model(
             "ego_scale": config.ego_scale,
             "route": "ids of x, y of the points route_at_m along the route; the mask: not known",
             "route_at_m": config.route_at_m,
+            "scene": None if config.scene is None else measures["scene"]["spec"],
         },
         "experts": {"prompt": config.transformer.ffn, "action": config.transformer.action_ffn},  # widths of the FFNs
         "layout": dataclasses.asdict(config.layout),
@@ -229,18 +248,6 @@ def network_size(net: TokenNet) -> Size:
     return net.config.vision.width, net.config.vision.height
 
 
-def example_inputs(net: TokenNet) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Features, text, ego, route of one example scene: no words, a standing car without a route."""
-    config, kind = net.config, net.x_head.weight.dtype
-    instants = config.instants // config.vision.frames
-    return (
-        torch.zeros(1, instants, config.cameras, config.vision.tokens, config.transformer.width, dtype=kind),
-        torch.zeros(1, config.text_length, dtype=torch.int64),
-        torch.zeros(1, 3),
-        torch.full((1, len(config.route_at_m), 2), config.layout.codebook.mask_id),
-    )
-
-
 def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | None) -> ir.Model:
     config = net.config
     width, height = camera or network_size(net)
@@ -253,10 +260,10 @@ def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | N
 
 def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: bool = False) -> ir.Model:
     """A graph that encodes the scene and returns `decided`, then keys and values; with `goals` it takes a spacing."""
-    inputs, tensors = ["features", "text", "ego", "route"], example_inputs(net)
-    more = (["goal_spacing_m"], (torch.tensor(1.2),)) if goals else ([], ())
-    outputs = [*decided, *_keys_values_names(net)]
-    return trace(module, (*tensors, *more[1]), [*inputs, *more[0]], outputs, None)
+    inputs = example_prompt(net)
+    if goals:
+        inputs["goal_spacing_m"] = torch.tensor(1.2)
+    return trace(module, tuple(inputs.values()), list(inputs), [*decided, *_keys_values_names(net)], None)
 
 
 def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
@@ -276,6 +283,15 @@ def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None
     shapes = _free_count(sequences, batched, limit=None, keys_values=_static(keys_values))
     names = ["actions", "limit", "temperature", "share", *_keys_values_names(net)[: 2 * len(keys_values)]]
     return trace(SampledStep(net), tensors, names, ["written", "confidence"], shapes)
+
+
+def _trace_edit(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
+    masked, keys_values = _example_sequences(net, decoding, sequences)
+    critique = torch.zeros(1, masked.shape[1], net.config.layout.points, net.config.critique)
+    tensors = torch.zeros_like(masked), critique, keys_values
+    shapes = _free_count(sequences, ("actions", "critique"), keys_values=_static(keys_values))
+    names = ["actions", "critique", *_keys_values_names(net)[: 2 * len(keys_values)]]
+    return trace(Edit(net), tensors, names, ["written", "confidence"], shapes)
 
 
 def _trace_refine(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:

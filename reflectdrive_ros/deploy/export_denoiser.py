@@ -29,7 +29,7 @@ from torch.export import Dim
 
 from ..model.card import LARGEST_BATCH
 from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
-from ..model.scene_encoder import VectorTensors
+from ..model.scene_encoder import VectorTensors, empty_scenes
 from .export import trace, write_graphs
 
 
@@ -108,22 +108,8 @@ def describe_denoiser(
     return json.loads(json.dumps(description))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
 
 
-def example_vectors(config: DenoiserNetConfig, batch: int) -> VectorTensors:
-    """Inputs of scenes in which all is unknown."""
-    spec = config.spec
-    return VectorTensors(
-        torch.zeros(batch, len(spec.normalization.ego_mean)),
-        torch.zeros(batch, spec.agents, spec.history_steps, len(spec.normalization.agent_mean)),
-        torch.zeros(batch, spec.static_objects, len(spec.normalization.static_mean)),
-        torch.zeros(batch, spec.lanes, spec.lane_points, len(spec.normalization.lane_mean)),
-        torch.zeros(batch, spec.lanes, 1),
-        torch.zeros(batch, spec.lanes, 1, dtype=torch.bool),
-        torch.zeros(batch, spec.route_lanes, spec.lane_points, len(spec.normalization.route_mean)),
-    )
-
-
 def _trace_encoder(net: DenoiserNet, batch: int | None) -> ir.Model:
-    inputs = example_vectors(net.config, batch or LARGEST_BATCH)
+    inputs = empty_scenes(net.config.spec, batch or LARGEST_BATCH)
     free = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
     shapes = None if batch else {"inputs": VectorTensors._make([free] * len(inputs))}
     outputs = ["condition", "absent", *_keys_values_names(net.config)]

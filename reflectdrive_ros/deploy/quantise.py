@@ -165,7 +165,7 @@ def _rewrite_graphs(
 ) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     rows = {}
-    for name in required_graphs(model["kind"], model["capabilities"]):
+    for name in required_graphs(model["kind"], model["capabilities"], bool(model["inputs"].get("cameras"))):
         graph = ir.load(card.files[name])
         change(name, graph.graph)
         RemoveUnusedNodesPass()(graph)

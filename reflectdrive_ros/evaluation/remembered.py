@@ -27,7 +27,8 @@ class RememberingNetwork(NetworkWrapper):
         self._answers: dict[Hashable, Answer] = {}
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
-        key = b"".join(part.tobytes() for part in inputs.arrays.values())
+        scene = {} if inputs.scene is None else inputs.scene.arrays
+        key = b"".join(part.tobytes() for part in (*inputs.arrays.values(), *scene.values()))
         if self._prefilled is None or key != self._inputs:
             self._inputs, self._prefilled = key, self._network.prefill_goal(inputs)
             self._answers = {}

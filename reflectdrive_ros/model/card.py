@@ -46,7 +46,7 @@ from .external_data import OnnxError, external_files
 FORMAT = "reflectdrive.graphs.6"
 CARD = "card.json"
 KINDS = {  # kind of network -> its required graphs
-    "token": ("vision_encoder", "prefill", "step"),
+    "token": ("prefill", "step"),  # and vision_encoder, of one that reads images
     "denoiser": ("encoder", "denoiser"),
 }
 CAPABILITIES = {  # optional function of a network -> its graph
@@ -57,12 +57,14 @@ CAPABILITIES = {  # optional function of a network -> its graph
     "refine": "refine",
     "guidance": "guided_step",
     "camera_dropout": "vision_encoder",  # black images in place of missing cameras
+    "critique": "edit",  # edits that read what the check says of the plan
 }
 ORDER = (
     *("vision_encoder", "encoder", "prefill_goal", "prefill"),
-    *("step", "sampled_step", "guided_step", "denoiser", "refine"),
+    *("step", "sampled_step", "guided_step", "denoiser", "refine", "edit"),
 )
 LARGEST_BATCH = 2  # scenes and conditions that a denoiser takes in one call: two for guidance
+SCENE = "scene_"  # prefix of inputs of the prefills: agents, static objects and lanes
 UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
 RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
@@ -158,16 +160,17 @@ FIELDS = {
         "inputs": {
             "width": SIZE,
             "height": SIZE,
-            "cameras": whole(1, 64),
+            "cameras": whole(0, 64),  # 0: it reads no images
             "rig": maybe(  # from left to right, in px of width x height
                 array({"name": text(most=100), "pixels_from_camera": MATRIX_3, "camera_from_ego": MATRIX_4}, 1, 64)
             ),
             "instants": whole(1, 64),
             "frames": whole(1, 64),
-            "text_length": COUNT,
+            "text_length": whole(0, 4096),
             "words": array(text(most=100)),
             "ego_scale": array(SCALE, 3, 3),
             "route_at_m": array(number(0.0, 1e4), 0, 1000),
+            "scene": maybe(VECTOR_SPEC),
         },
         "layout": LAYOUT,
         "decoding": {
@@ -213,11 +216,13 @@ class GraphCard:
                     f"{path} is no card of exported graphs (format {FORMAT}): make one with reflectdrive export"
                 )
             check_fields(content, HEAD)
-            model = content["model"]
-            names = required_graphs(model["kind"], model["capabilities"])
-            check_fields(content, {"graphs": {name: {**ROW, "weights": maybe(ROW)} for name in names}})
+            model, images = content["model"], False
             if model["kind"] == "token":
                 check_fields(content, FIELDS)
+                images = model["inputs"]["cameras"] > 0
+            names = required_graphs(model["kind"], model["capabilities"], images)
+            check_fields(content, {"graphs": {name: {**ROW, "weights": maybe(ROW)} for name in names}})
+            if model["kind"] == "token":
                 if bool(token_layout(model["layout"]).goal) != ("goals" in model["capabilities"]):
                     raise ValueError("has goals in one of layout and capabilities, expected both or none")
             else:
@@ -264,6 +269,11 @@ class GraphCard:
     def vector_spec(self) -> VectorSpec:
         """Of a denoiser."""
         return vector_spec(self.model["inputs"])
+
+    def scene_spec(self) -> VectorSpec | None:
+        """Of a token network that reads agents and lanes."""
+        spec = self.model["inputs"].get("scene")
+        return None if spec is None else vector_spec(spec)
 
     @property
     def batch(self) -> int | None:
@@ -322,10 +332,12 @@ class GraphCard:
             )
 
 
-def required_graphs(kind: str, capabilities: Iterable[str]) -> tuple[str, ...]:
-    """The graphs of a network: those of its kind and of its capabilities, in the order of a step."""
-    optional = (CAPABILITIES[name] for name in capabilities) if kind == "token" else ()  # a denoiser has two for all
-    needed = {*KINDS[kind], *optional}
+def required_graphs(kind: str, capabilities: Iterable[str], images: bool = True) -> tuple[str, ...]:
+    """The graphs of a network: those of its kind and of its capabilities, in the order of a step; `images`: whether a
+    token network reads them."""
+    if kind == "denoiser":  # it has two for all
+        return KINDS[kind]
+    needed = {*KINDS[kind], *(CAPABILITIES[name] for name in capabilities), *(("vision_encoder",) if images else ())}
     return tuple(sorted(needed, key=ORDER.index))
 
 
@@ -336,9 +348,11 @@ def token_capabilities(
     guidance: bool,
     sampling: bool,
     camera_dropout: bool = False,
+    critique: bool = False,
 ) -> list[str]:
     """Capabilities of a token network: edit, goals if its layout has them, plan_value if it has that head, refine if it
-    has that expert, guidance and sampling if the backend supports them, and camera_dropout if it was trained with it.
+    has that expert, guidance and sampling if the backend supports them, camera_dropout if it was trained with it, and
+    critique if its edits read one.
     """
     optional = {
         "goals": bool(layout.goal),
@@ -347,6 +361,7 @@ def token_capabilities(
         "guidance": guidance,
         "sampling": sampling,
         "camera_dropout": camera_dropout,
+        "critique": critique,
     }
     return sorted(["edit", *(name for name, present in optional.items() if present)])
 

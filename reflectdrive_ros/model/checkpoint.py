@@ -87,7 +87,13 @@ def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch
 def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) -> list[str]:
     """Capabilities of weights: torch can do all that the network has parts for."""
     return token_capabilities(
-        config.layout, config.plan_value, config.refine.layers > 0, True, True, camera_dropout=camera_dropout
+        config.layout,
+        config.plan_value,
+        config.refine.layers > 0,
+        True,
+        True,
+        camera_dropout=camera_dropout,
+        critique=config.critique > 0,
     )
 
 

@@ -74,6 +74,20 @@ class VectorTensors(NamedTuple):
     route_lanes: Tensor  # (B, R, 20, 12)
 
 
+def empty_scenes(spec: VectorSpec, count: int) -> VectorTensors:
+    """Scenes in which all is unknown."""
+    scales = spec.normalization
+    return VectorTensors(
+        torch.zeros(count, len(scales.ego_mean)),
+        torch.zeros(count, spec.agents, spec.history_steps, len(scales.agent_mean)),
+        torch.zeros(count, spec.static_objects, len(scales.static_mean)),
+        torch.zeros(count, spec.lanes, spec.lane_points, len(scales.lane_mean)),
+        torch.zeros(count, spec.lanes, 1),
+        torch.zeros(count, spec.lanes, 1, dtype=torch.bool),
+        torch.zeros(count, spec.route_lanes, spec.lane_points, len(scales.route_mean)),
+    )
+
+
 class Mlp(nn.Module):
     def __init__(self, inputs: int, hidden: int, outputs: int, dropout: float = 0.0, tanh: bool = False) -> None:
         super().__init__()

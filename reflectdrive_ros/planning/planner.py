@@ -88,7 +88,7 @@ class Network(Protocol):
     @property
     def capabilities(self) -> frozenset[str]:
         """What the network can do beyond drafts, as its card says: goals, edit, sampling, plan_value, refine,
-        guidance."""
+        guidance, critique."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
@@ -105,6 +105,11 @@ class Network(Protocol):
         Without `edit` it writes the `limit` most confident masked ids of each; with `edit` it edits the written ids
         (AutoEdit). Returns the sequences and the probability (M, T) of each id, 0 where it is masked.
         """
+        ...
+
+    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
+        """Complete sequences (M, T) edited in one round, given their critiques (M, points, channels)
+        (`planning.critique`), and the probability (M, T) of each id. Capability critique."""
         ...
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
@@ -163,6 +168,9 @@ class NetworkWrapper:
 
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return self._network.step(context, actions, limit, edit)
+
+    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
+        return self._network.edit(context, actions, critique)
 
     def sampled_step(
         self, context: Any, actions: Array, limit: int, temperature: Array, share: Array

@@ -11,7 +11,7 @@ import numpy as np
 from ..core.domain import Array
 from ..features.cameras import Camera
 from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
-from ..model.card import GraphCard, GraphError
+from ..model.card import SCENE, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 from .feature_cache import FeatureCache
 
@@ -72,6 +72,7 @@ def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec
             )
             for each in spec.get("rig") or ()
         ),
+        card.scene_spec(),
     )
 
 
@@ -95,8 +96,12 @@ def group_views(card: GraphCard, images: Array) -> Array:
 
 def graph_inputs(inputs: ModelInputs, cache: FeatureCache[Array]) -> dict[str, Array]:
     """Inputs of a graph that encodes the scene: a batch of one. Raises PlanningError as `group_views` does."""
-    others = {name: part[None] for name, part in inputs.arrays.items() if name != "images"}
-    return {"features": np.stack(cache(inputs.images))[None], **others}
+    arrays = {name: part[None] for name, part in inputs.arrays.items() if name != "images" and part.size}
+    if inputs.images.size:
+        arrays["features"] = np.stack(cache(inputs.images))[None]
+    if inputs.scene is not None:
+        arrays |= {f"{SCENE}{name}": part[None] for name, part in inputs.scene.arrays.items()}
+    return arrays
 
 
 def check_feeds(graph: str, takes: Mapping[str, TensorSpec], provided: Mapping[str, TensorSpec]) -> None:
@@ -118,8 +123,8 @@ def run_batched(
     """Applies `call` to action sequences (M, T), in as many calls as a step of `count` sequences requires; None: any
     number.
 
-    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and the rows (count, N) of
-    `sequence_rows` (M, N), if there are any; it returns (ids, confidence) of each of them. Sequences
+    Each call is given a batch (1, count, T) int64, padded with repeated sequences, and the rows (count, ..) of
+    `sequence_rows` (M, ..), if there are any; it returns (ids, confidence) of each of them. Sequences
     do not depend on each other, so that any split gives the same result. A repair redrafts more
     sequences than there are goals.
     """

@@ -139,6 +139,12 @@ class OrtNetwork:
 
         return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
 
+    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
+        def call(ids: Array, some: Array) -> tuple[Array, Array]:
+            return self._decode("edit", ids, {"critique": some[None]}, context)
+
+        return run_batched(call, actions, self._sequences, critique)
+
     def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
         def part(some: Array) -> tuple[Array, Array]:
             return run_batched(lambda ids: self._decode("refine", ids, {}, context), some, self._sequences)

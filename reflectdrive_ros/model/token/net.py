@@ -503,15 +503,16 @@ class TokenNet(nn.Module):
         similar x, because the embeddings of close bins are similar.
         """
         hidden, width, (goal_x, goal_y) = out.hidden[:, 0], out.hidden.shape[-1], self.config.layout.goal
-        similarity = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
-        there = similarity.softmax(-1)  # (B, K, points), weights of the route points
-        route_features = self.goal_route(out.route_embedding)
         about = self.goal_hidden(hidden[:, goal_x : goal_y + 1].flatten(1))[:, None] + self.goal_x_embedding(x_ids)
         low, high = self.config.layout.id_ranges[1]
-        logits: Tensor = self.goal_y_head.logits(F.silu(about + there @ route_features[..., width:]), low, high)
-        logits = logits + self.y_head.logits(hidden[:, None, goal_y], low, high)
-        logits = logits + there @ self.y_head.logits(route_features[..., :width], low, high)
-        return logits.float()
+        logits: Tensor = self.y_head.logits(hidden[:, None, goal_y], low, high)
+        if self.config.route_at_m:
+            similarity = self.x_embedding(x_ids) @ out.route_embedding.transpose(1, 2) / math.sqrt(width)
+            there = similarity.softmax(-1)  # (B, K, points), weights of the route points
+            route_features = self.goal_route(out.route_embedding)
+            about = about + there @ route_features[..., width:]
+            logits = logits + there @ self.y_head.logits(route_features[..., :width], low, high)
+        return (logits + self.goal_y_head.logits(F.silu(about), low, high)).float()
 
     def goal_value(self, hidden: Tensor) -> Tensor:
         """(B, R) goal-value logits from hidden (B, R, T, width) of sequences that hold one goal each."""

@@ -25,7 +25,9 @@ from ...core.domain import PLAN_DT_S, Array, Observation, StepKind, Trajectory
 from ...core.recipe_config import ReflectDrive2Config
 from ...core.tokens import draft_schedule
 from ...scoring.frenet import NO_ROAD, points_in_ego_frame
+from ...scoring.safety import SafetyContext
 from ..candidates import Candidates, GeneratorSpec
+from ..critique import critique
 from ..goals import goals_to_draft, rank
 from ..lite_step import LITE_EDIT_ROUNDS, ReflectDrive2Memory, edited_points, find_full_step_reason, lite_draft
 from ..planner import (
@@ -81,9 +83,17 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         road=road,
         limits=safety_context.limits,
     )
+    edit = partial(
+        edit_actions,
+        network,
+        context,
+        rounds=edit_rounds,
+        deadline_used=planner_context.deadline_used,
+        safety_context=safety_context,
+    )
     values = np.zeros(0)
     if len(actions) > 1 and not can_score(observation):  # the network ranks the edited plans
-        rounds = edit_actions(network, context, actions, confidence, edit_rounds, planner_context.deadline_used)
+        rounds = edit(actions, confidence)
         edited, confidence = rounds[-1]
         waypoints = points_in_ego_frame(layout.decode(edited), layout, road)
         values = network.plan_values(context, edited)
@@ -95,9 +105,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         order = rank(points, log_probs, safety_context)
         actions, waypoints, points, log_probs = (each[order] for each in (actions, waypoints, points, log_probs))
         first = actions[:1].copy()
-        rounds = edit_actions(
-            network, context, first, confidence[order[:1]], edit_rounds, planner_context.deadline_used
-        )
+        rounds = edit(first, confidence[order[:1]])
         (ids,), _ = rounds[-1]
         if not np.array_equal(ids, first[0]):
             waypoints[0] = edited_points(waypoints[0], first[0], ids, layout, road)
@@ -161,8 +169,10 @@ def edit_actions(
     confidence: Array,
     rounds: int,
     deadline_used: Callable[[], float] = no_deadline,
+    safety_context: SafetyContext | None = None,
 ) -> list[tuple[Array, Array]]:
-    """The draft (M, T) with its probabilities, then both after each round of edits.
+    """The draft (M, T) with its probabilities, then both after each round of edits; a network that reads a critique
+    gets that of `safety_context` before each round.
 
     Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
     EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
@@ -172,7 +182,10 @@ def edit_actions(
         if deadline_used() > EDIT_DEADLINE_SHARE:
             break
         before = rounds_done[-1][0]
-        rounds_done.append(network.step(context, before, 0, True))
+        if "critique" in network.capabilities and safety_context is not None:
+            rounds_done.append(network.edit(context, before, critique(safety_context, before, network.layout)))
+        else:
+            rounds_done.append(network.step(context, before, 0, True))
         if np.array_equal(rounds_done[-1][0], before):
             break
     return rounds_done

@@ -56,7 +56,7 @@ DTYPES = {
 ALIGNMENT = 256  # bytes; what cudaMalloc promises, and kernels rely on
 CONTEXT = ("keys_", "values_", "condition", "absent")  # names of the tensors of an encoded scene begin so
 CONTEXT_GRAPHS = {  # kind of network -> graphs that read an encoded scene, graphs that write it; not all have all
-    "token": (("step", "sampled_step", "refine"), ("prefill_goal", "prefill")),
+    "token": (("step", "sampled_step", "refine", "edit"), ("prefill_goal", "prefill")),
     "denoiser": (("denoiser",), ("encoder",)),
 }
 UNSUPPORTED = frozenset({"guidance"})  # capabilities of token networks: the buffers hold one prompt's keys and values
@@ -127,6 +127,9 @@ class TrtNetwork:
             }
 
         return self._decode("sampled_step", context, actions, feeds, sampling_rows)
+
+    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
+        return self._decode("edit", context, actions, lambda rows: {"critique": rows[None]}, critique)
 
     def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
         return self._decode("refine", context, actions, dict)
