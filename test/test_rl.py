@@ -1,351 +1,313 @@
-"""Reinforcement learning: credit, ratios, gradients, rewards, and the command.
+"""Drafts and edits trained by the expected score of a choice among plans, and the command that does it."""
 
-What a toy must show: the right token is found by its reward, and an edit is learnt where only an edit can earn it.
-"""
-
-import itertools
+import csv
 from dataclasses import replace
-from functools import partial
 
-import hand_scenes
 import numpy as np
 import pytest
 import torch
-from tiny_net import tiny_inputs, tiny_net, whole_layout
-from tiny_rl import RULES, SMALL, policy_of, sampled, token_log_probs, with_words
-from tiny_training import command, make_set, network, prepare, two_sets  # noqa: F401 (two_sets is a fixture)
+from test_scene_prompt import CRITIQUE, SPEC, scene_inputs, scene_net
+from tiny_net import POSES, tiny_config, tiny_net
+from tiny_rl import RULES
+from tiny_training import a_batch, command, two_sets  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.core.config import Config
-from reflectdrive_ros.core.tokens import decoding_rounds
-from reflectdrive_ros.data import shards
-from reflectdrive_ros.evaluation import driving_scores, privilege
-from reflectdrive_ros.model.token import ops, rollout
-from reflectdrive_ros.model.token.ops import EditRules
-from reflectdrive_ros.model.token.rollout import Sampling
-from reflectdrive_ros.planning import pipeline
-from reflectdrive_ros.planning.generators import reflectdrive2
-from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
-from reflectdrive_ros.runtime.torch_backend import TorchNetwork
-from reflectdrive_ros.training import rewards, rl_losses, rollouts, settings
-from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
-from reflectdrive_ros.training.rl_losses import RlLosses, make_policy_batch
+from reflectdrive_ros.cli import train as train_run
+from reflectdrive_ros.core.tokens import ROUTE_FRAME, TokenLayout
+from reflectdrive_ros.data import cache
+from reflectdrive_ros.features import images as features
+from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.model.token.ops import GoalRules
+from reflectdrive_ros.planning.critique import variants_of
+from reflectdrive_ros.training import prompt_cache, rl, settings, train_state, vector_data
+from reflectdrive_ros.training.data import Source, shape_of, with_vectors
+from reflectdrive_ros.training.greedy import decode_greedily, draft_rounds_of
+from reflectdrive_ros.training.losses import Batch
+from reflectdrive_ros.training.rl import ScoredPlans, ScoreLosses, standardised
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
 
-# --- rollouts --------------------------------------------------------------------------------------------------------
+T = ROUTE_FRAME.length
+LOSSES = LossConfig(field=0.0, aux_perception=0.0)
+TINY_DATA = "data: {batch: 4, masked_actions: 2, perturbed_actions: 1, route_dropout: 0.0, text_dropout: 0.0}\n"
+TINY = TINY_DATA + "loss: {field: 0.0, aux_perception: 0.0}\noptimizer: {vision_pretrain_fraction: 0.0}\n"
+TINY_SCORES = TINY_DATA + ("loss: {field: 0.0}\nrl: {goals: 2, variants: 4}\n")
 
 
-def test_at_temperature_0_a_rollout_commits_what_the_vehicle_commits():
-    net = tiny_net()
-    inputs = tiny_inputs(net)
-    rounds = rollouts.rounds_of(net.config.layout)
-    prefilled = rollout.prefill_goal(net, inputs, RULES)
-
-    def run(sampling):
-        return rollout.rollout(
-            lambda ids: net.decode(ids, prefilled.keys_values),
-            prefilled.actions,
-            net.config.layout,
-            rounds,
-            EditRules(),
-            sampling,
-        )
-
-    generator = torch.Generator().manual_seed(0)
-    for cold, vehicle in zip(run(Sampling(1e-6, generator)), run(None), strict=True):
-        assert cold.actions.equal(vehicle.actions)
+@pytest.fixture(name="tiny_scene_network")
+def scene_network_by_name(monkeypatch):
+    words = features.WORDS
+    config = scene_net(images=False).config
+    network = tiny_config(
+        words=words,
+        text_vocabulary=len(words),
+        text_length=0,
+        route_at_m=(),
+        layout=ROUTE_FRAME,
+        images=False,
+        scene=config.scene,
+    )
+    monkeypatch.setitem(settings.NETWORKS, "small", lambda: network)
+    return network
 
 
-def test_rollouts_keep_their_goals_and_every_round_writes_its_share():
-    net = tiny_net()
-    _, sampled_rollouts = sampled(net)
-    layout = net.config.layout
-    assert sampled_rollouts.states.shape == (2, 7, 6, layout.length)
-    goals = sampled_rollouts.states[..., list(layout.goal)]
-    assert goals.equal(sampled_rollouts.goals.repeat_interleave(3, 1)[:, None].expand_as(goals))
-    assert (sampled_rollouts.goals[:, 0] != sampled_rollouts.goals[:, 1]).any(-1).all()  # without replacement
-    changed = rollouts.written(sampled_rollouts.states, layout.mask_id).sum(-1)
-    assert (changed[:, :3] == torch.tensor([5, 5, 4])[:, None]).all()
-    assert (changed[:, 3:] <= 5).all()
-    assert (sampled_rollouts.plans != layout.mask_id).all()
+def plan(end_m, left_m=0.0):
+    along = np.linspace(end_m / 8, end_m, 8)
+    return ROUTE_FRAME.encode(np.stack([along, np.full(8, left_m)], axis=1))
 
 
-# --- credit and ratios -----------------------------------------------------------------------------------------------
+def batch_of(net):
+    clean = torch.from_numpy(np.stack([plan(20.0), plan(10.0)]).astype(np.int64))
+    masked = torch.full((2, 1, T), ROUTE_FRAME.mask_id)
+    nothing = torch.zeros(2, 0)
+    return Batch(
+        *scene_inputs(net)[:4], clean, masked, torch.zeros(2, 0, 0, dtype=torch.int8),
+        torch.zeros(2, 0, dtype=torch.bool),
+        torch.zeros(2, 0, 2, dtype=torch.int64), nothing, torch.zeros(2, 0, 5), nothing.long(), torch.arange(2),
+        torch.zeros(2, dtype=torch.bool), torch.ones(2, dtype=torch.bool), torch.ones(2, 2, dtype=torch.bool), 1,
+        scene=scene_inputs(net).scene,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_the_ratio_of_every_credited_token_is_1_before_the_first_update(temperature):
-    net, config = tiny_net(), replace(SMALL, temperature=temperature)
-    inputs, sampled_rollouts = sampled(net, config)
-    policy = policy_of(net, sampled_rollouts, config)
-    log_probs = token_log_probs(net, inputs, policy, temperature)
-    order = policy.advantage.shape[1]
-    assert order == sampled_rollouts.plans.shape[1]  # all are kept, in the order of their advantages
-    by_plan = {
-        plan.numpy().tobytes(): k
-        for k, plan in enumerate(sampled_rollouts.states[0].transpose(0, 1).reshape(order, -1))
-    }
-    for index in range(order):
-        k = by_plan[policy.states[0, :, index].reshape(-1).numpy().tobytes()]
-        credited = policy.credited[0, :, index]
-        difference = (log_probs[0, :, index] - sampled_rollouts.log_probs[0, :, k])[credited]
-        assert difference.abs().max() < 1e-4
-    assert (log_probs[~policy.credited] == 0).all()
-
-
-def test_packed_log_probabilities_are_those_of_one_forward_pass_per_transition():
-    net = tiny_net()
-    inputs, sampled_rollouts = sampled(net)
-    policy = policy_of(net, sampled_rollouts)
-    packed = token_log_probs(net, inputs, policy)
-    layout = net.config.layout
-    for number in range(policy.states.shape[1] - 1):
-        before, after = policy.states[:, number], policy.states[:, number + 1]
-        single = ops.token_log_probs(net.packed_logits(inputs, before), after, layout.mask_id)
-        credited = policy.credited[:, number]
-        torch.testing.assert_close(packed[:, number][credited], single[credited], rtol=1e-4, atol=1e-4)
-
-
-def test_credit_goes_to_the_tokens_of_the_configured_phase():
-    net = tiny_net()
-    _, sampled_rollouts = sampled(net)
-    layout = net.config.layout
-    count = {
-        credit: rl_losses.credited_tokens(sampled_rollouts.states, layout, replace(SMALL, credit=credit))
-        for credit in settings.CREDITS
-    }
-    assert count["rollout"].equal(count["drafts"] | count["edits"])
-    assert not (count["drafts"] & count["edits"]).any()
-    assert (count["drafts"].sum((1, 3)) == len(layout.free)).all()
-    assert not count["rollout"][..., list(layout.goal)].any()
-    assert count["edits"].equal(
-        rollouts.written(sampled_rollouts.states, layout.mask_id) & (torch.arange(6) >= 3)[:, None, None]
+def scored_plans():
+    """Of each scene the plan itself and two others, of which the last is the best."""
+    own, slower, best = plan(20.0), plan(12.0), plan(16.0, 0.3)
+    first = np.full(T, ROUTE_FRAME.mask_id)
+    first[14:] = own[14:]
+    states = np.stack([first, own])
+    plans = np.stack([own, slower, best])
+    return ScoredPlans(
+        goals=torch.from_numpy(np.stack([[own[14:], slower[14:]]] * 2).astype(np.int64)),
+        valid=torch.ones(2, 2, dtype=torch.bool),
+        goal_reward=torch.tensor([[0.2, 0.9]] * 2),
+        states=torch.from_numpy(np.stack([states] * 2).astype(np.int64)),
+        critique=torch.zeros(2, 1, ROUTE_FRAME.points, 0),
+        plans=torch.from_numpy(np.stack([plans] * 2).astype(np.int64)),
+        score=torch.tensor([[0.3, 0.1, 1.0]] * 2),
     )
 
 
-def test_advantages_of_a_group_sum_to_0_and_equal_rewards_have_none():
-    reward = torch.rand(5, 12, generator=torch.Generator().manual_seed(0))
-    reward[0] = 0.5
-    advantages = torch.unflatten(rl_losses.advantages(reward, 3), 1, (3, 4))
-    assert advantages.sum(-1).abs().max() < 1e-6
-    assert (advantages[0] == 0).all()
-    assert (advantages[1:] != 0).all()
-
-
-def test_equal_rewards_move_nothing():
-    net = tiny_net()
-    _, sampled_rollouts = sampled(net)
-    policy = policy_of(net, sampled_rollouts, reward=torch.full((2, 6), 0.7))
-    assert (policy.advantage == 0).all()
-    loss = losses_of(net, anchor=0.0)(batch_of(net), policy)["loss"]
-    loss.backward()
-    assert all(parameter.grad is None or parameter.grad.abs().max() < 1e-9 for parameter in net.parameters())
-
-
-def losses_of(net, **changes):
-    return RlLosses(net, LossConfig(aux_perception=0.0, field=0.0), replace(SMALL, **changes), RULES, torch.Generator())
-
-
-def batch_of(net, scenes=2):
-    """A batch for the anchor, its expert the zero plan."""
-    layout = net.config.layout
-    clean = net.config.clamp_to_range(torch.full((scenes, layout.length), layout.codebook.zero_id))
-    masked = torch.full((scenes, 1, layout.length), layout.mask_id)
-    none = torch.zeros(scenes, 0)
-    return rl_losses.Batch(
-        *tiny_inputs(net, scenes).tensors,
-        clean=clean,
-        actions=torch.cat([masked, clean[:, None]], 1),
-        distances=torch.zeros(scenes, 1, 1, dtype=torch.int8),
-        occupancy=torch.zeros(scenes, 4, 1, 1, dtype=torch.bool),
-        goals=torch.zeros(scenes, 0, 2, dtype=torch.int64),
-        goal_score=none,
-        sub_scores=torch.zeros(scenes, 0, 5),
-        rescored=torch.zeros(scenes, 0, dtype=torch.int64),
-        rows=torch.arange(scenes),
-        mirrored=torch.zeros(scenes, dtype=torch.bool),
-        with_route=torch.ones(scenes, dtype=torch.bool),
-        has_labels=torch.ones(scenes, 2, dtype=torch.bool),
-        masked=1,
+def test_drafts_edits_and_the_goal_move_to_the_plan_of_the_best_score():
+    net, scored = scene_net(images=False), scored_plans()
+    losses = ScoreLosses(
+        net, LOSSES, RlConfig(anchor=0.0, decision=1.0), GoalRules(), torch.Generator().manual_seed(0), "all"
     )
-
-
-def test_the_policy_gradient_is_that_of_the_expected_reward():
-    """Two waypoints, three bins: one round writes both free tokens, so all nine plans and their rewards can be
-    listed."""
-    layout = replace(whole_layout(3), points=2, goal=(2, 3))
-    net = tiny_net(layout=layout).double()
-    inputs = tiny_inputs(net, 1).map(lambda part: part.double() if part.is_floating_point() else part)
-    plans = torch.tensor([[x, y, 1, 2] for x, y in itertools.product(range(3), repeat=2)])[None]
-    starts = torch.where(torch.tensor([True, True, False, False]), layout.mask_id, plans)
-    reward = torch.rand(9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-    def probabilities():
-        logits = net.packed_logits(inputs, starts[:, :1])[0, 0].double().log_softmax(-1)
-        return torch.stack([(logits[0, x] + logits[1, y]).exp() for x, y in plans[0, :, :2]])
-
-    expected = (probabilities() * reward).sum()
-    group = rollouts.Rollouts(
-        torch.stack([starts, plans], 1),
-        plans[:, :1, 2:],
-        torch.ones(1, 1, dtype=torch.bool),
-        torch.zeros(1, 1, 9, 4),
-        plans[:, :1],
-    )
-    config = replace(SMALL, goals=1, drafts=9, kept=9)
-    policy = make_policy_batch(group, torch.zeros(1, 9), torch.zeros(1, 1), layout, config)
-    weight = probabilities().detach()
-    policy.advantage = (9 * weight * (reward - expected.detach()))[None]  # the sum over plans is then the expectation
-    policy.credited = policy.states[:, 1:] != policy.states[:, :-1]
-    log_probs = token_log_probs(net, inputs, policy)
-    gain = (log_probs * policy.advantage[:, None, :, None] * policy.credited).sum() / policy.sampled
-    parameters = list(net.parameters())
-    gradient = torch.autograd.grad(gain, parameters, allow_unused=True)
-    direction = [
-        torch.randn(p.shape, generator=torch.Generator().manual_seed(k)).to(p) for k, p in enumerate(parameters)
-    ]
-    slope = sum((g * d).sum() for g, d in zip(gradient, direction, strict=True) if g is not None)
-    step, values = 1e-4, []
-    for sign in (1.0, -2.0):
-        with torch.no_grad():
-            for parameter, along in zip(parameters, direction, strict=True):
-                parameter += sign * step * along
-        values.append((probabilities() * reward).sum().item())
-    assert slope.item() == pytest.approx((values[0] - values[1]) / (2 * step), rel=0.01)
-
-
-# --- toys ------------------------------------------------------------------------------------------------------------
-
-
-def learn(net, config, reward_of, steps, rate=1e-2):
-    """Trains a network on one scene with a reward of its rollouts (M,); the shares of plans that earned 1, by step."""
-    inputs, earned = tiny_inputs(net, 1), []
-    losses = RlLosses(net, LossConfig(aux_perception=0.0, field=0.0), config, RULES, torch.Generator())
-    optimizer = torch.optim.Adam(net.parameters(), rate)
-    for step in range(steps):
-        sampled_rollouts = rollouts.sample(net, inputs, RULES, config, torch.Generator().manual_seed(step))
-        reward = reward_of(sampled_rollouts.states[0])[None]
-        earned.append(reward.mean().item())
-        greedy = torch.unflatten(reward, 1, (config.goals, -1)).mean(-1)
-        policy = make_policy_batch(sampled_rollouts, reward, greedy, net.config.layout, config)
-        loss = losses(batch_of(net, 1), policy)["loss"]
+    optimizer = torch.optim.Adam(losses.parameters(), lr=3e-3)
+    history = []
+    for _ in range(60):
+        result = losses(batch_of(net), scored)
+        history.append({name: float(value.detach()) for name, value in result.items()})
         optimizer.zero_grad()
-        loss.backward()
+        result["loss"].backward()
         optimizer.step()
-    return earned
+    for name in ("draft", "edit"):
+        assert history[0][name] > 0.1, name
+        assert history[-1][name] < 0.05, name
+    assert history[0]["decision"] > 0.3
+    assert history[-1]["decision"] < 0.2
 
 
-def test_the_rewarded_token_is_learned():
-    net = tiny_net(layout=whole_layout(11))
-    config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0)
-    earned = learn(net, config, lambda states: (states[-1, :, 3] == 7).float(), 60)
-    assert earned[0] < 0.4
-    assert np.mean(earned[-10:]) > 0.95
+def test_a_plan_that_is_best_as_it_is_stays():
+    net, scored = scene_net(images=False), scored_plans()
+    own = scored.plans[:, :1]
+    variants = torch.from_numpy(variants_of(own[:, 0].numpy(), ROUTE_FRAME)).long()
+    scored.score = torch.tensor([[1.0] + [0.4] * variants.shape[1]] * 2)
+    losses = ScoreLosses(net, LOSSES, RlConfig(anchor=0.0), GoalRules(), torch.Generator().manual_seed(0))
+    optimizer = torch.optim.Adam(losses.parameters(), lr=3e-3)
+    inputs = scene_inputs(net)
+    for _ in range(100):
+        scored.plans = torch.cat([own, variants], 1)
+        with torch.no_grad():  # as in training, what the network would write is among the plans
+            scored.plans[:, -1] = net.packed_logits(inputs, own).argmax(-1)[:, 0]
+        optimizer.zero_grad()
+        losses(batch_of(net), scored)["loss"].backward()
+        optimizer.step()
+    away = (net.packed_logits(inputs, own).argmax(-1)[:, 0] - own[:, 0]).abs()
+    assert away.max() <= 1  # bins; the variants are up to 7 away
 
 
-def test_edits_that_alone_are_rewarded_are_learned_with_credit_for_the_rollout_and_not_with_credit_for_drafts():
-    """Earned by each token that is 7 at the end and was not 7 in the draft: drafts must leave it to the edits."""
-
-    def reward_of(states):
-        free = slice(0, 14)
-        return ((states[-1, :, free] == 7) & (states[3, :, free] != 7)).float().mean(-1)
-
-    def earned(credit):
-        net = tiny_net(layout=whole_layout(11))
-        config = RlConfig(goals=1, drafts=24, kept=24, anchor=0.0, decision=0.0, plan_value=0.0, credit=credit)
-        return learn(net, config, reward_of, 50)
-
-    by_rollout, by_drafts = earned("rollout"), earned("drafts")
-    assert np.mean(by_rollout[:5]) < 0.3
-    assert np.mean(by_rollout[-5:]) > 0.9
-    assert np.mean(by_drafts[-5:]) < 0.2
+def test_only_the_order_of_the_plans_counts_not_how_sure_the_network_is():
+    log_probs = torch.tensor([[-3.0, -9.0, -40.0, -40.0]], requires_grad=True)
+    distinct = torch.tensor([[True, True, True, False]])  # the last repeats another
+    chosen = standardised(log_probs, distinct).softmax(-1)
+    torch.testing.assert_close(standardised(7.0 * log_probs - 5.0, distinct).softmax(-1), chosen)
+    assert chosen[0, 3] == 0.0
+    (chosen[0] * torch.tensor([0.2, 0.9, 0.1, 0.1])).sum().backward()
+    assert log_probs.grad[0, 1] > 0.0
+    assert (log_probs.grad * log_probs).sum().abs() < 1e-5  # nothing is gained by scaling all of them
+    assert log_probs.grad.sum().abs() < 1e-6
 
 
-def test_with_credit_for_edits_the_rollouts_of_a_goal_differ_by_edits_of_the_plan_that_the_car_drafts():
-    net = tiny_net(layout=whole_layout(11))
-    _, sampled_rollouts = sampled(net, replace(SMALL, credit="edits"))
-    drafted = sampled_rollouts.states[:, : rollouts.draft_rounds_of(net.config.layout) + 1]
-    by_goal = torch.unflatten(drafted, 2, (SMALL.goals, SMALL.drafts))
-    assert by_goal.equal(by_goal[..., :1, :].expand_as(by_goal))
-    ends = torch.unflatten(sampled_rollouts.plans, 1, (SMALL.goals, SMALL.drafts))
-    assert (ends != ends[:, :, :1]).any()
-    first = torch.unflatten(sampled_rollouts.states[:, 0], 1, (SMALL.goals, SMALL.drafts))[:, :, 0]
-    logits = partial(net.decode, keys_values=net.encode(net.prompt(tiny_inputs(net, 2))))
+def with_critique():
+    net = scene_net(images=False, critique=CRITIQUE)
+    torch.nn.init.normal_(net.critique_out.weight, std=0.3, generator=torch.Generator().manual_seed(3))
+    return net
+
+
+def test_edits_learn_what_only_the_critique_tells():
+    """The same draft in two scenes of which the network sees no difference: the critique says which plan is better."""
+    net, scored = with_critique(), scored_plans()
+    scored.score = torch.tensor([[0.3, 0.1, 1.0], [0.3, 1.0, 0.1]])
+    scored.critique = torch.ones(2, 1, ROUTE_FRAME.points, CRITIQUE)
+    scored.critique[1, ..., 1:] = -1.0
+    batch = batch_of(net)
+    batch = replace(
+        batch, scene=batch.scene._replace(**{n: t[:1].expand_as(t) for n, t in batch.scene._asdict().items()})
+    )
+    batch = replace(batch, **{name: getattr(batch, name)[:1].repeat(2, 1) for name in ("text", "ego")})
+    losses = ScoreLosses(net, LOSSES, RlConfig(anchor=0.0), GoalRules(), torch.Generator().manual_seed(0))
+    optimizer = torch.optim.Adam(losses.parameters(), lr=3e-3)
+    for _ in range(80):
+        result = losses(batch, scored)
+        optimizer.zero_grad()
+        result["loss"].backward()
+        optimizer.step()
+    assert result["edit"] < 0.1
+    assert result["draft"] > 0.3  # it cannot know
+
+
+@pytest.mark.parametrize("layout", [TokenLayout(edit_goal=True), TokenLayout(), POSES], ids=["goal", "fixed", "none"])
+def test_plans_are_decoded_as_in_the_vehicle(layout):
+    net, goals = tiny_net(layout=layout), 2 if layout.goal else 1
+    batch = a_batch(net) if layout.goal else poses_batch(net)
+    greedy = decode_greedily(net, batch, RULES, goals)
+    vehicle = rollout.full_step(net, batch.inputs, replace(rollout.default_decoding(layout), goals=RULES))
+    assert greedy.plans.equal(vehicle.actions[:, :goals])
+    assert layout.edit_goal or greedy.plans[..., list(layout.goal)].equal(greedy.goals)
+
+
+def test_other_goals_than_the_first_are_drawn_by_chance():
+    net = tiny_net()
+    goals = [
+        decode_greedily(net, a_batch(net), RULES, 2, generator=torch.Generator().manual_seed(seed)).goals
+        for seed in range(6)
+    ]
+    assert all(each[:, 0].equal(goals[0][:, 0]) for each in goals)
+    assert len({each[:, 1].numpy().tobytes() for each in goals}) > 2
+
+
+@pytest.mark.parametrize("layout", [TokenLayout(), POSES], ids=["goal", "no goal"])
+def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
+    net = tiny_net(layout=layout)
+    plain = a_batch(net) if layout.goal else poses_batch(net)
     with torch.no_grad():
-        greedy = rollout.rollout(logits, first, net.config.layout, decoding_rounds(14, 3, 0), EditRules())
-    assert by_goal[:, -1, :, 0].equal(greedy[-1].actions)
-
-
-def test_the_decision_goes_to_the_goal_whose_plans_are_rewarded():
-    net = tiny_net(layout=whole_layout(11))
-    inputs = tiny_inputs(net, 1)
-    config = RlConfig(goals=4, drafts=2, kept=8, anchor=0.0, plan_value=0.0)
-    prefilled = rollout.prefill_goal(net, inputs, RULES)
-    goal = prefilled.actions[0, -1, list(net.config.layout.goal)]  # the least likely of eight
-
-    def reward_of(states):
-        return (states[-1][:, list(net.config.layout.goal)] == goal).all(-1).float()
-
-    learn(net, config, reward_of, 60)
-    decided = rollout.prefill_goal(net, inputs, RULES)
-    assert decided.actions[0, 0, list(net.config.layout.goal)].equal(goal)
-    assert decided.goal_log_probs[0, 0].exp() > 0.5
-
-
-# --- rewards ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def road_scenes(tmp_path_factory):
-    folder = make_set(tmp_path_factory.mktemp("rl") / "train", scenes=4, per_shard=2)
-    return folder, prepare(folder)
-
-
-def plans_near_the_expert(scene, layout, count=4, seed=0):
-    rng = np.random.default_rng(seed)
-    points = scene.expert[None, :, :2] * rng.uniform(0.7, 1.2, (count, 1, 1)) + rng.normal(0, 0.3, (count, 8, 2))
-    return layout.clip(layout.encode(points))
-
-
-@pytest.mark.parametrize("privilege_name", ["route", "words"])
-def test_rewards_are_the_scores_that_eval_gives_the_same_plans(privilege_name):
-    net, config = with_words(), Config()
-    scorer = PlanScorer(net.config.layout)
-    for number in range(6):
-        scene = hand_scenes.scene(f"val-00000-{number:03d}", size=(64, 32), agents=3)
-        context = PlannerContext(replace(config, planner="reflectdrive2"), TorchNetwork(net))
-        _, plan = pipeline.plan(
-            reflectdrive2.generate, PlannerState(), privilege.observe(scene, privilege_name), context
+        packed = prompt_cache.pack(net.encode(net.prompt(plain.inputs)))
+    cached = replace(plain, images=torch.zeros(2, 0), keys_values=packed)
+    greedy = decode_greedily(net, plain, RULES, 1)
+    assert decode_greedily(net, cached, RULES, 1).plans.equal(greedy.plans)
+    drafts = draft_rounds_of(layout)
+    first = greedy.states[:, :, 0]
+    plans = torch.stack([first[:, -1], net.config.clamp_to_range(first[:, -1] + 2)], 1)
+    score = torch.tensor([[0.2, 0.8]] * 2)
+    nothing = torch.zeros(2, 1, layout.points, 0)
+    scored = ScoredPlans(greedy.goals, greedy.valid, score[:, :1], first[:, : drafts + 1], nothing, plans, score)
+    results = []
+    for batch in (plain, cached):
+        losses = ScoreLosses(
+            net, LossConfig(aux_perception=0.0), RlConfig(), RULES, torch.Generator().manual_seed(0), "actions"
         )
-        row = driving_scores.score_plans(
-            scene.scored(), {"plan": driving_scores.plan_waypoints(plan)[0]}, config.scoring
-        )["plan"]
-        rewards = scorer(scene, np.asarray(plan.tokens)[None], privilege_name == "route")[0]
-        np.testing.assert_allclose(rewards, [row[driving_scores.MEASURES.index(name)] for name in MEASURES], atol=1e-6)
+        net.zero_grad()
+        values = losses(batch, scored)
+        values["loss"].backward()
+        gradients = [each.grad.clone() for each in net.parameters() if each.grad is not None]
+        assert gradients
+        results.append((values, gradients))
+    (values, gradients), (others, other_gradients) = results
+    for name, value in values.items():
+        torch.testing.assert_close(others[name], value, rtol=1e-3, atol=1e-3)
+    for one, other in zip(gradients, other_gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=0.05, atol=2e-3)
 
 
-MEASURES = ("pdms", *rewards.SUB_SCORES)
+def poses_batch(net):
+    """As `a_batch`, of a layout without a goal."""
+    layout, batch = net.config.layout, a_batch(tiny_net())
+    share = np.arange(1, 9) / 8.0
+    bend = np.stack([30.0 * share, 6.0 * share**2, 0.0 * share], axis=-1)
+    clean = torch.from_numpy(layout.clip(layout.encode(np.stack([bend, 0.5 * bend]))).astype(np.int64))
+    masked = torch.full_like(clean, layout.mask_id)
+    route = torch.full_like(batch.route, layout.codebook.mask_id)
+    nothing = {"goals": batch.goals[:, :0], "goal_score": batch.goal_score[:, :0]}
+    return replace(batch, clean=clean, actions=torch.stack([masked, clean], 1), masked=1, route=route, **nothing)
 
 
-def test_flipped_scenes_give_flipped_plans_the_rewards_of_the_plans(road_scenes):
-    folder, scenes = road_scenes
-    layout = network().layout
-    listed = list(shards.read(folder, images=False, on_damage=pytest.fail))
-    actions = np.stack([plans_near_the_expert(scene, layout, seed=k) for k, scene in enumerate(listed)])
-    everywhere, rows = np.ones(4, bool), [2, 0, 3, 1]
-    with RewardPool(folder, scenes, PlanScorer(layout), 2) as pool:
-        plain = pool.score(rows, ~everywhere, everywhere, actions[rows])
-        flipped = pool.score(rows, everywhere, everywhere, rewards.mirror_actions(actions[rows], layout))
-    np.testing.assert_array_equal(plain, flipped)
-    direct = PlanScorer(layout)
-    for index, row in enumerate(rows):
-        np.testing.assert_allclose(plain[index], direct(listed[row], actions[row], with_route=True), atol=1e-6)
-    assert len(np.unique(plain[..., 0])) > 4
+# --- the data ---------------------------------------------------------------------------------------------------------
 
 
-def test_mirrored_twice_is_the_plan_itself_and_masks_stay():
-    layout = network().layout
-    actions = np.random.default_rng(0).integers(0, layout.bins + 1, (3, 5, layout.length))
-    once = rewards.mirror_actions(actions, layout)
-    np.testing.assert_array_equal(rewards.mirror_actions(once, layout), actions)
-    np.testing.assert_array_equal(once == layout.mask_id, actions == layout.mask_id)
-    np.testing.assert_array_equal(once[..., ::2], actions[..., ::2])
+def scene_source(network, folder, **changes):
+    scenes = cache.build_cache(folder, shape_of(network), 1, pytest.fail, lambda done, total: None)
+    vectors = vector_data.build_vector_set(folder, SPEC, 1, pytest.fail, lambda done, total: None)
+    scenes, rows = with_vectors(scenes, vectors, seed=3)
+    data = settings.DataConfig(batch=4, masked_actions=2, perturbed_actions=1, route_dropout=0.0, **changes)
+    return Source(scenes, data, network.layout, 3, vectors=rows), vectors
+
+
+def test_batches_hold_the_agents_and_lanes_of_their_scenes(sets, tiny_scene_network):
+    source, vectors = scene_source(tiny_scene_network, sets[0], flip_prob=0.0)
+    batch = source.batch(0)
+    assert batch.images.shape == (4, 0)
+    for row, ego in zip(batch.rows.tolist(), batch.scene.ego, strict=True):
+        name = source.scenes.names[row].decode()
+        sample = next(index for index in range(len(vectors)) if vectors.scene_of(index)[1] == name)
+        np.testing.assert_array_equal(ego, vectors.arrays(np.array([sample]))["ego"][0])
+
+
+def test_processes_share_the_scenes_of_a_batch_and_which_of_them_have_no_map(sets, tiny_scene_network):
+    source, _ = scene_source(tiny_scene_network, sets[0])
+    source = replace(source, vectors=replace(source.vectors, map_dropout=0.5))
+    for step in range(4):
+        whole = source.batch(step).scene
+        for rank in range(2):
+            part = source.batch(step, rank, 2).scene
+            for name in part._fields:
+                assert torch.equal(getattr(part, name), getattr(whole, name)[rank::2]), name
+
+
+def test_a_mirrored_scene_has_mirrored_agents_and_plans(sets, tiny_scene_network):
+    plain, mirrored = (scene_source(tiny_scene_network, sets[0], flip_prob=prob)[0].batch(0) for prob in (0.0, 1.0))
+    np.testing.assert_array_equal(plain.scene.agents[..., 0], mirrored.scene.agents[..., 0])
+    np.testing.assert_array_equal(plain.scene.agents[..., 1], -mirrored.scene.agents[..., 1])
+    one, other = (ROUTE_FRAME.decode(each.clean.numpy()) for each in (plain, mirrored))
+    np.testing.assert_allclose(one * [1.0, -1.0], other, atol=1e-9)
+
+
+def test_the_experts_plan_on_the_route_is_the_experts_plan(sets, tiny_scene_network):
+    source, _ = scene_source(tiny_scene_network, sets[0])
+    scenes = source.scenes
+    assert np.isfinite(scenes.expert_on_route).all()
+    assert np.abs(scenes.expert_on_route[:, 0, 0] - np.hypot(*scenes.expert[:, 0, :2].T)).max() < 0.5
+    assert not scenes.images
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("tiny_scene_network")
+@pytest.mark.parametrize("critique", [False, True])
+def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_path, critique):
+    assert train_run.run(command(sets, tmp_path / "sft", "--steps", "3", yaml=TINY)) == 0
+    init = ("--init-from", str(tmp_path / "sft"), "--workers", "1", "--steps", "3")
+    init += ("--setting", f"rl.critique={critique}".lower())
+    assert train_run.run(command(sets, tmp_path / "rl", *init, yaml=TINY_SCORES, kind="rl")) == 0
+    with (tmp_path / "rl" / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {*rl.COLUMNS} <= set(rows[-1])
+    assert 0.0 <= float(rows[-1]["reward_score"]) <= 100.0
+    assert float(rows[-1]["best"]) >= float(rows[-1]["reward_score"])
+    before, after = (train_state.load_network(tmp_path / run) for run in ("sft", "rl"))
+    assert (after.config.critique > 0) == critique
+    start = before.state_dict()
+    changed = [name for name, value in after.state_dict().items() if name in start and not value.equal(start[name])]
+    assert any(name.startswith("scene_encoder.") for name in changed)
+
+
+@pytest.mark.usefixtures("tiny_scene_network")
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ("loss.field=0.1", "loss.field is 0.1, but network small has tokens on a known route: set it to 0"),
+        ("data.route_dropout=0.1", "data.route_dropout is 0.1, but network small has tokens on a known route"),
+        ("loss.aux_perception=1", "loss.aux_perception is 1, but network small has no images: set it to 0"),
+    ],
+)
+def test_settings_that_train_what_the_network_does_not_read_are_refused(sets, tmp_path, capsys, changed, reason):
+    assert train_run.run(command(sets, tmp_path / "sft", "--setting", changed, yaml=TINY)) == 2
+    assert reason in " ".join(capsys.readouterr().err.split())

@@ -246,29 +246,3 @@ def greedy(net, keys_values, sampling=None, **more):
         sampling,
         **more,
     )
-
-
-@pytest.mark.parametrize("temperature", [None, 0.5])
-def test_log_probabilities_are_those_of_the_sampled_distribution(temperature):
-    net = tiny_net()
-    keys_values = rollout.prefill(net, tiny_inputs(net))
-    sampling = None if temperature is None else Sampling(temperature, torch.Generator().manual_seed(0))
-    before = goal_only(net)
-    for output in greedy(net, keys_values, sampling, log_probs=True):
-        logits = net.decode(before, keys_values) / (temperature or 1.0)
-        masked = output.actions == net.config.layout.mask_id
-        expected = logits.log_softmax(-1).gather(-1, torch.where(masked, 0, output.actions)[..., None])[..., 0]
-        torch.testing.assert_close(output.log_probs, torch.where(masked, 0.0, expected))
-        before = output.actions
-    assert greedy(net, keys_values)[-1].log_probs is None
-
-
-def test_the_log_probabilities_of_a_rollout_have_gradients_where_they_are_enabled():
-    net = tiny_net()
-    with torch.enable_grad():
-        keys_values = rollout.prefill(net, tiny_inputs(net))
-        sampling = Sampling(1.0, torch.Generator().manual_seed(0))
-        rounds = greedy(net, keys_values, sampling, log_probs=True)
-        sum(output.log_probs.sum() for output in rounds).backward()
-    assert net.x_head.weight.grad.abs().sum() > 0.0
-    assert net.camera.grad.abs().sum() > 0.0  # through the keys and values of the prompt

@@ -23,7 +23,7 @@ from reflectdrive_ros.runtime.network import synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.frenet import FrenetFrame, points_in_ego_frame
-from reflectdrive_ros.training.edit_scores import plan_log_probs
+from reflectdrive_ros.training.rl import plan_log_probs
 
 SPEC = VectorSpec(
     agents=3,

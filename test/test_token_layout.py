@@ -96,7 +96,7 @@ def test_a_lite_step_drafts_the_masked_end(net):
     assert (after != before)[..., :21].sum(-1).max() <= 2
 
 
-def test_tokens_are_sampled_with_their_log_probabilities(net):
+def test_sampled_tokens_are_those_that_the_axes_have(net):
     with torch.no_grad():
         cache = rollout.prefill(net, tiny_inputs(net))
         rounds = rollout.rollout(
@@ -106,10 +106,8 @@ def test_tokens_are_sampled_with_their_log_probabilities(net):
             decoding_rounds(24, 4, 1),
             EditRules(),
             Sampling(1.0, torch.Generator().manual_seed(0)),
-            log_probs=True,
         )
     assert rounds[-1].actions.equal(net.config.clamp_to_range(rounds[-1].actions))
-    assert (rounds[-1].log_probs < 0.0).all()
 
 
 def test_a_goal_may_stand_inside_the_sequence():

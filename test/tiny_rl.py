@@ -1,4 +1,4 @@
-"""Reinforcement learning of a tiny network: rollouts, policy batches, and the command."""
+"""Training of a tiny network by reward."""
 
 import os
 import subprocess
@@ -7,36 +7,15 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
-from tiny_net import tiny_inputs, tiny_net
+from tiny_net import tiny_net
 from tiny_training import command, network
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.model.token.ops import GoalRules
-from reflectdrive_ros.training import rl_losses, rollouts, train_state
-from reflectdrive_ros.training.rl_losses import make_policy_batch
-from reflectdrive_ros.training.settings import RlConfig
+from reflectdrive_ros.training import train_state
 
 RULES = GoalRules(count=8, floor=0.0)
-SMALL = RlConfig(goals=2, drafts=3, kept=6, plan_value=0.0)
-
-
-def sampled(net, config=SMALL, seed=0, scenes=2):
-    inputs = tiny_inputs(net, scenes)
-    return inputs, rollouts.sample(net, inputs, RULES, config, torch.Generator().manual_seed(seed))
-
-
-def policy_of(net, sampled_rollouts, config=SMALL, reward=None, seed=0):
-    if reward is None:
-        reward = torch.rand(sampled_rollouts.plans.shape[:2], generator=torch.Generator().manual_seed(seed))
-    greedy = reward[:, : sampled_rollouts.goals.shape[1]]
-    return make_policy_batch(sampled_rollouts, reward, greedy, net.config.layout, config)
-
-
-def token_log_probs(net, inputs, policy, temperature=1.0):
-    hidden = rl_losses.hidden_states(net, net.encode(net.prompt(inputs)), policy)
-    return rl_losses.token_log_probs(net, hidden.rounds, policy, temperature)
 
 
 def with_words(**changes):
@@ -45,7 +24,7 @@ def with_words(**changes):
 
 YAML = """
 data: {batch: 2}
-rl: {goals: 2, drafts: 2, kept: 3, kl: 0.01}
+rl: {goals: 2, variants: 4}
 device: {accelerator: cpu, threads: 1}
 checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 """

@@ -27,11 +27,12 @@ from ..infra.progress import track_progress
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from ..planning.plan_changes import PlanModes, change_actions, offsets_of, sample_modes
-from . import plan_policy, train_state
+from . import train_state
 from .data import Source, VectorRows, shape_of, with_vectors
+from .greedy import decode_greedily
 from .losses import prompt_keys_values
 from .rewards import PlanScorer, RewardPool
-from .settings import RlConfig, RlTrainConfig
+from .settings import RlTrainConfig
 from .vector_data import build_vector_set
 
 CHANGE_NAMES = ("pace", "delay", "offset", "bulge")
@@ -83,7 +84,7 @@ def collect(
     source, parts = Source(scenes, data, layout, seed=0, color_jitter=False, vectors=vectors), []
     for step in track_progress(range(-(-count // data.batch)), "scenes, in batches", console):
         batch = source.batch(step)
-        plans = plan_policy.decode_greedily(net, batch, GoalRules(), RlConfig(goals=6)).plans
+        plans = decode_greedily(net, batch, GoalRules(), 6).plans
         modes = sample_modes(len(plans), PAIRS, np.random.default_rng([0, step]))  # (B, K, 4)
         offsets = offsets_of(modes, layout.points, CHANGES)
         up, down = (change_actions(plans[:, 0].numpy(), each, layout) for each in (offsets, offsets.opposite))

@@ -176,17 +176,19 @@ class Losses(nn.Module):
         """The losses on the expert's plan, and the outputs for the sequences of the batch."""
         count = batch.actions.shape[1]
         rescored = self._goals_to_rescore(batch) if self.weights.goal_value else batch.actions[:, :0]
-        sequences = torch.cat([batch.actions, rescored], 1)
-        if batch.has_cache:
-            out = self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route)
-        elif self.fixed_prompt:
-            with torch.no_grad():
-                prompt = self.net.prompt(batch.inputs)
-            out = self.net.forward_fixed_prompt(prompt, sequences)
-        else:
-            out = self.net.forward_packed(batch.inputs, sequences)
+        out = self.outputs(batch, torch.cat([batch.actions, rescored], 1))
         rescored_hidden, out = out.hidden[:, count:], out.first(count)
         return self.supervised_losses(batch, out, rescored_hidden), out
+
+    def outputs(self, batch: Batch, sequences: Tensor, critique: Tensor | None = None) -> PackedOutput:
+        """Of sequences (B, R, T) of the scenes; `critique` as in `TokenNet.forward_packed`."""
+        if batch.has_cache:
+            return self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route, critique)
+        if self.fixed_prompt:
+            with torch.no_grad():
+                prompt = self.net.prompt(batch.inputs)
+            return self.net.forward_fixed_prompt(prompt, sequences, critique)
+        return self.net.forward_packed(batch.inputs, sequences, critique)
 
     def supervised_losses(
         self, batch: Batch, out: PackedOutput, rescored_hidden: Tensor | None = None

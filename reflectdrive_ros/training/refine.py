@@ -37,7 +37,6 @@ from . import trainer
 from .draft_cache import EXPERT_PARAMETERS, DraftCache
 from .losses import Batch, plan_value_loss, prompt_keys_values
 from .rewards import RewardPool
-from .rl_losses import RATIO_CLIP, clipped_gain
 from .settings import RefineLossConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
@@ -45,6 +44,7 @@ from .trainer import Clock, Reporter, Trainer
 
 DRAFT_ROUNDS, DRAFT_TEMPERATURE = 4, 1.0  # decoding rounds of a draft, as the car's; sampling of all but the first
 TEMPERATURE = 0.7  # sampling temperature of corrections
+RATIO_CLIP = 0.2  # the ratio of probabilities is clipped to 1 - this .. 1 + this, as in PPO
 UPDATES = 1  # optimizer steps per batch of drafts
 METRICS = ("supervised", "offline", "keep", "online", "plan_value", "token_accuracy", "entropy")
 PANEL = ("reward_draft", "reward_refined", "reward_drafts", "reward_samples", "best", "changed")
@@ -139,7 +139,8 @@ def offline_loss(log_p: Tensor, reward: Tensor, better: Tensor, better_reward: T
 def online_loss(log_probs: Tensor, old: Tensor, advantage: Tensor) -> Tensor:
     """Clipped policy gradient of corrections: log-probabilities (B, G, K, T) now and when they were sampled, advantages
     (B, G, K)."""
-    return -clipped_gain((log_probs - old).exp(), advantage[..., None], RATIO_CLIP).mean()
+    ratio, gain = (log_probs - old).exp(), advantage[..., None]
+    return -torch.minimum(ratio * gain, ratio.clamp(1.0 - RATIO_CLIP, 1.0 + RATIO_CLIP) * gain).mean()
 
 
 @torch.no_grad()

@@ -1,8 +1,20 @@
-"""Reinforcement learning over decision, draft and edit: rollouts, rewards, updates.
+"""Training by reward: drafts, edits and goals by the expected score of a choice among plans.
 
-One step samples rollouts of a batch of scenes (`rollouts`), scores their plans (`rewards`), and makes UPDATES
-steps of the optimizer on the policy loss (`rl_losses`). The rollouts are sampled by the network in training, not by
-its average.
+Imitation shows one plan per scene, and a sampled token changes one waypoint by itself. Here the plan that the car would
+drive is decoded greedily, before and after its edits, and smooth variants of both (`plan_changes`) are scored in the
+recorded future. With the K plans x_k of a scene and their scores r_k the loss of a distribution q over plans is
+
+    L = 1 - sum_k p_k r_k,    p_k = q(x_k)^(1 / t) / sum_j q(x_j)^(1 / t)
+
+one minus the expected score of a choice among them, with an exact gradient. The temperature t gives log q the same
+standard deviation (SPREAD) in every scene, so that a network that is sure keeps learning from its other plans. The plan
+itself is among the K, so that leaving it as it is is an answer. Of the draft, log q sums the log-probabilities of the
+goal, in the fully masked sequence, and of the tokens that each round wrote, in the states of the greedy draft. Of an
+edit it sums those of all tokens that edits may replace, given the complete draft and, of a network that reads one, its
+critique. Both train the whole network.
+
+The decision among goals has the exact gradient of the expected reward of a choice among them, each with its finished
+plan. The supervised losses of the expert's plan are an anchor. A layout without a goal has no decision and no edits.
 """
 
 from __future__ import annotations
@@ -16,23 +28,47 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from ..core.domain import Array
+from ..core.tokens import TokenLayout
+from ..model.token import ops
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
-from . import rl_losses, rollouts, trainer
-from .losses import Batch, Losses, prompt_keys_values
+from ..planning.critique import variants_of
+from ..planning.plan_changes import PlanModes, change_actions, sample_offsets
+from . import trainer
+from .greedy import GreedyPlans, decode_greedily, draft_rounds_of
+from .losses import Batch, Losses, expected_goal_loss
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
-from .rl_losses import PolicyBatch, RlLosses
-from .rollouts import Rollouts
-from .settings import RlTrainConfig
+from .settings import LossConfig, RlConfig, RlTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Reporter, Trainer, TrainingError
+from .trainer import Clock, Reporter, Trainer
 
-UPDATES = 1  # optimizer steps per batch of rollouts: more reuse plans of a policy that has changed
-ENTROPY_MIN, KL_MAX = 0.02, 5.0  # nats, means per written token, beyond which the policy has collapsed
-PANEL = (*(f"reward_{name}" for name in REWARDS), "greedy", "decided", "best", "equal_share", "edits_per_plan")
-COLUMNS = ("loss", *rl_losses.METRICS, *PANEL, "norm")  # of the log
+MODES = PlanModes(pace_m=1.0, delay_m=0.5, offset_m=0.3, bulge_m=0.2)  # of the variants
+SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
+METRICS = ("draft", "edit", "decision", "anchor")
+PANEL = (*(f"reward_{name}" for name in REWARDS), "drafted", "best", "edits_per_plan")
+COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
+
+
+@dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
+class ScoredPlans:
+    """The decoding of B scenes, and plans of them with their scores."""
+
+    goals: Tensor  # (B, G, 2) int64
+    valid: Tensor  # (B, G) bool
+    goal_reward: Tensor  # (B, G) float32, score of the finished plan to each goal
+    states: Tensor  # (B, D + 1, T) int64 of the most probable goal's plan, before each draft round and after the last
+    critique: Tensor  # (B, 1, points, channels) of the last of the states; no channels for a network without critique
+    plans: Tensor  # (B, K, T) int64
+    score: Tensor  # (B, K) float32, 0 to 1
+
+    @property
+    def distinct(self) -> Tensor:
+        """(B, K) bool, plans that differ from all earlier ones of their scene."""
+        same = (self.plans[:, :, None] == self.plans[:, None]).all(-1)  # (B, K, K)
+        return ~same.tril(-1).any(-1)
 
 
 def train(
@@ -42,115 +78,171 @@ def train(
     rewards: RewardPool,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,
-    sample: Callable[..., Rollouts] = rollouts.sample,
 ) -> Progress:
-    """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with. `sample`
-    is `rollouts.sample`, or a RolloutPool instead.
-
-    Raises TrainingError also when the policy collapses: ENTROPY_MIN, KL_MAX.
-    """
+    """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with."""
     config = job.config
     assert isinstance(config, RlTrainConfig)
-    assert job.init_from is not None
     rules = job.decoding.goals.for_search
 
     def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
-        return RlLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained)
+        return ScoreLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    reference = job.reference_network(config.rl.kl, fabric.device)
-    steps = _RolloutSteps(loop, config, rewards, rules, reference, sample)
-    return loop.run(progress, steps, COLUMNS, stop, clock)
+    return loop.run(progress, _Steps(loop, config, rewards, rules), COLUMNS, stop, clock)
+
+
+class ScoreLosses(Losses):
+    """The network with the loss of expected scores, and the supervised losses of its anchor."""
+
+    def __init__(
+        self,
+        net: TokenNet,
+        weights: LossConfig,
+        config: RlConfig,
+        rules: GoalRules,
+        generator: torch.Generator,
+        trained: str = "all",
+    ) -> None:
+        super().__init__(net, weights, generator, trained)
+        self.config, self.rules = config, rules
+
+    def forward(self, batch: Batch, scored: ScoredPlans) -> dict[str, Tensor]:  # type: ignore[override]
+        """Scalars `loss` and METRICS."""
+        config, net, layout = self.config, self.net, self.net.config.layout
+        goal_states = ops.goal_sequences(scored.goals, layout) if layout.goal else batch.actions[:, :0]
+        sequences = torch.cat([batch.actions, scored.states, goal_states], 1)
+        first, drafts = batch.actions.shape[1], scored.states.shape[1]
+        out = self.outputs(batch, sequences, _of_sequences(scored.critique, first + drafts - 1, sequences))
+        supervised = self.supervised_losses(batch, out.first(first))
+
+        log_probs = out.logits[:, first : first + drafts].log_softmax(-1)
+        written = scored.states[:, 1:] != scored.states[:, :-1]
+        of_draft = plan_log_probs(log_probs[:, :-1], scored.plans, written)
+        losses = dict.fromkeys(METRICS, of_draft.new_zeros(()))
+        if layout.goal:
+            of_draft = of_draft + self.goal_log_probs(out, scored.plans[..., list(layout.goal)])
+            editable = ops.editable_positions(layout, written.device).expand(len(written), 1, -1)
+            of_edit = plan_log_probs(log_probs[:, -1:], scored.plans, editable)
+            losses["edit"] = expected_goal_loss(standardised(of_edit, scored.distinct), scored.score)
+            value = net.goal_value(out.hidden[:, first + drafts :])
+            choice = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
+            choice = torch.where(scored.valid, choice, ops.EXCLUDED)
+            losses["decision"] = expected_goal_loss(choice, scored.goal_reward)
+        losses["draft"] = expected_goal_loss(standardised(of_draft, scored.distinct), scored.score)
+        losses["anchor"] = supervised["loss"]
+        total = (
+            losses["draft"] + losses["edit"] + config.decision * losses["decision"] + config.anchor * losses["anchor"]
+        )
+        return {"loss": total, **{name: each.detach().float() for name, each in losses.items()}}
+
+
+def standardised(log_probs: Tensor, distinct: Tensor) -> Tensor:
+    """Logits (B, K) of a choice among distinct plans: log-probabilities (B, K) at the temperature that gives them the
+    standard deviation SPREAD. A network that is sure would choose the most probable plan alone, which has no gradient;
+    one that is only made surer gains nothing."""
+    count = distinct.sum(-1, keepdim=True)
+    mean = (distinct * log_probs).sum(-1, keepdim=True) / count
+    deviation = ((distinct * (log_probs - mean).square()).sum(-1, keepdim=True) / count).clamp(min=1e-6).sqrt()
+    return torch.where(distinct, SPREAD * (log_probs - mean) / deviation.clamp(min=SPREAD), ops.EXCLUDED)
+
+
+def plan_log_probs(log_probs: Tensor, plans: Tensor, counted: Tensor) -> Tensor:
+    """(B, K) sums over S states of the log-probabilities of the tokens of plans (B, K, T) that count there, `counted`
+    (B, S, T) bool; log_probs (B, S, T, bins)."""
+    total = log_probs.new_zeros(plans.shape[:2])
+    for state in range(log_probs.shape[1]):
+        of_tokens = log_probs[:, state].gather(-1, plans.transpose(1, 2))  # (B, T, K)
+        total = total + (of_tokens * counted[:, state, :, None]).sum(1)
+    return total
+
+
+def _of_sequences(critique: Tensor, index: int, sequences: Tensor) -> Tensor | None:
+    """(B, R, points, channels) critiques of sequences (B, R, T): `critique` (B, 1, ..) of one of them, else 0."""
+    if not critique.shape[-1]:
+        return None
+    after = sequences.shape[1] - index - 1
+    return torch.nn.functional.pad(critique, (0, 0, 0, 0, index, after))
 
 
 @dataclass(eq=False)
-class _RolloutSteps:
+class _Steps:
     loop: Trainer
     config: RlTrainConfig
     rewards: RewardPool
     rules: GoalRules
-    reference: TokenNet | None  # the initial network
-    sample: Callable[..., Rollouts]
 
     def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
         """One step; COLUMNS."""
-        loop, config = self.loop, self.config.rl
-        sampled_rollouts = self._sample(batch, step)
-        scores = torch.from_numpy(self._score(batch, sampled_rollouts)).to(batch.ego.device)  # (B, M + G, len(REWARDS))
-        count = sampled_rollouts.plans.shape[1]
-        sampled, greedy = scores[:, :count, 0], scores[:, count:, 0]
-        policy = rl_losses.make_policy_batch(sampled_rollouts, sampled, greedy, loop.net.config.layout, config)
-        policy.reference = self._reference_log_probs(batch, policy)
-        saved = {"states": sampled_rollouts.states, "scores": scores}
-        rows = []
-        for update in range(UPDATES):
-            losses = loop.model(batch, policy)
-            if update == 0:
-                policy.old, policy.old_goals = losses["log_probs"], losses["goal_log_probs"]
-            self._check_collapse(losses, batch, step, saved)
-            scalars = {name: losses[name] for name in ("loss", *rl_losses.METRICS)}
-            norm = loop.update(scalars, batch, step, saved)
-            rows.append(torch.stack([*(value.detach().float() for value in scalars.values()), norm]))
-        mean = torch.stack(rows).mean(0)
-        return torch.cat([mean[:-1], self._panel(sampled_rollouts, scores, policy), mean[-1:]])
+        loop, layout = self.loop, self.loop.net.config.layout
+        rng = np.random.default_rng([self.config.seed, 6, step, loop.fabric.global_rank])
+        with loop.fabric.autocast():
+            critic = _Critic(self.rewards, batch) if loop.net.config.critique else None
+            generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+            greedy: GreedyPlans = loop.losses.run_unsharded(
+                lambda net: decode_greedily(net, batch, self.rules, self.config.rl.goals, critic, generator)
+            )
+        scored, panel = self._score(batch, greedy, layout, rng)
+        if critic is not None:
+            scored.critique = critic.last[:, :1]
+        losses = loop.model(batch, scored)
+        norm = loop.update(losses, batch, step, {"states": scored.states})
+        values = [losses[name].detach().float() for name in ("loss", *METRICS)]
+        return torch.stack([*values, *panel, norm])
 
-    def _sample(self, batch: Batch, step: int) -> Rollouts:
-        generator, config = self.loop.generator(step), self.config.rl
-
-        def sample(net: TokenNet) -> Rollouts:
-            cached = prompt_keys_values(net, batch, True) if batch.has_cache else ()
-            return self.sample(net, batch.inputs, self.rules, config, generator, cached)
-
-        with self.loop.fabric.autocast():
-            sampled_rollouts: Rollouts = self.loop.losses.run_unsharded(sample)
-        return sampled_rollouts
-
-    def _score(self, batch: Batch, sampled_rollouts: Rollouts) -> np.ndarray:
-        plans = torch.cat([sampled_rollouts.plans, sampled_rollouts.greedy_plans], 1)
-        return self.rewards.score(*batch.scenes, plans.cpu().numpy())
-
-    @torch.no_grad()
-    def _reference_log_probs(self, batch: Batch, policy: PolicyBatch) -> Tensor | None:
-        if self.reference is None:
-            return None
-        with self.loop.fabric.autocast():
-            keys_values = prompt_keys_values(self.reference, batch, True)
-            hidden = rl_losses.hidden_states(self.reference, keys_values, policy)
-            return rl_losses.token_log_probs(self.reference, hidden.rounds, policy, self.config.rl.temperature)
-
-    def _panel(self, sampled_rollouts: Rollouts, scores: Tensor, policy: PolicyBatch) -> Tensor:
-        """PANEL: mean rewards of sampled rollouts in percent; the reward of greedy plans, as decided, and of the best
-        plan; the share of goals whose rollouts have equal rewards; edits.
-        """
-        assert policy.old_goals is not None
-        count = sampled_rollouts.plans.shape[1]
-        sampled, decision = scores[:, :count], torch.where(policy.valid, policy.old_goals.exp(), 0.0)
-        groups = torch.unflatten(sampled[..., 0], 1, (sampled_rollouts.goals.shape[1], -1))
-        equal = (groups.amax(-1) - groups.amin(-1)) <= rl_losses.SAME_REWARD
-        layout = self.loop.net.config.layout
-        edited = rollouts.written(sampled_rollouts.states, layout.mask_id)[:, rollouts.draft_rounds_of(layout) :]
-        return torch.cat(
-            [
-                100.0 * sampled.mean((0, 1)),
-                torch.stack(
-                    [
-                        100.0 * policy.goal_reward.mean(),
-                        100.0 * (decision * policy.goal_reward).sum(1).mean(),
-                        100.0 * scores[..., 0].amax(1).mean(),
-                        equal.float().mean(),
-                        edited.sum((1, 3)).float().mean(),
-                    ]
-                ),
-            ]
+    def _score(
+        self, batch: Batch, greedy: GreedyPlans, layout: TokenLayout, rng: np.random.Generator
+    ) -> tuple[ScoredPlans, list[Tensor]]:
+        """The plans with their scores, and PANEL of the step in percent."""
+        drafts, device = draft_rounds_of(layout), batch.ego.device
+        first = greedy.states[:, :, 0].cpu().numpy()
+        finished = greedy.plans.cpu().numpy()
+        around = [first[:, drafts], first[:, -1]]
+        pairs = self.config.rl.variants // len(around)
+        parts = [finished, around[0][:, None], *(_variants(each, pairs, layout, rng) for each in around)]
+        if self.loop.net.config.critique:
+            parts.append(variants_of(around[0], layout))  # of which the critique tells the scores in the forecast
+        plans = np.concatenate(parts, axis=1)
+        rewards = torch.as_tensor(self.rewards.score(*batch.scenes, plans), device=device)
+        goals = finished.shape[1]
+        keep = [0, *range(goals, plans.shape[1])]  # the other goals' plans are far from the draft's states
+        scored = ScoredPlans(
+            goals=greedy.goals,
+            valid=greedy.valid,
+            goal_reward=rewards[:, :goals, 0],
+            states=greedy.states[:, : drafts + 1, 0],
+            critique=torch.zeros(len(first), 1, layout.points, 0, device=device),
+            plans=torch.as_tensor(plans[:, keep], device=device).long(),
+            score=rewards[:, keep, 0],
         )
+        edits = (first[:, drafts + 1 :] != first[:, drafts:-1]).sum((1, 2)).mean()
+        panel = [
+            *(100.0 * rewards[:, 0].mean(0)),
+            100.0 * rewards[:, goals, 0].mean(),
+            100.0 * rewards[..., 0].amax(1).mean(),
+            torch.tensor(float(edits), device=device),
+        ]
+        return scored, panel
 
-    def _check_collapse(self, losses: dict[str, Tensor], batch: Batch, step: int, saved: dict[str, Tensor]) -> None:
-        entropy, kl = self.loop.mean_of_processes(torch.stack([losses["entropy"], losses["kl"]])).tolist()
-        if entropy >= ENTROPY_MIN and kl <= KL_MAX:
-            return
-        path = self.loop.save_batch(batch, step, saved)
-        raise TrainingError(
-            f"step {step}: the policy collapses (entropy {entropy:.3f} nats, at least {ENTROPY_MIN} expected; "
-            f"KL {kl:.2f}, at most {KL_MAX}); its batch is in {path}: go on from the last state with a lower "
-            "optimizer.learning_rate or a higher rl.kl"
+
+class _Critic:
+    """Critiques of the drafts of a batch; 0 in scenes whose map the network does not read."""
+
+    def __init__(self, rewards: RewardPool, batch: Batch) -> None:
+        self._rewards, self._batch = rewards, batch
+        self.last = torch.zeros(0)
+
+    def __call__(self, drafts: Tensor) -> Tensor:
+        """(B, G, points, channels) of drafts (B, G, T)."""
+        values = torch.as_tensor(
+            self._rewards.critique(*self._batch.scenes, drafts.cpu().numpy()), device=drafts.device
         )
+        if self._batch.scene is not None:
+            values = values * self._batch.scene.lanes.flatten(1).any(1)[:, None, None, None]
+        self.last = values
+        return values
+
+
+def _variants(plans: Array, pairs: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, 2 pairs, T) smooth variants of plans (B, T), in opposite pairs."""
+    offsets = sample_offsets(len(plans), pairs, layout.points, rng, MODES)
+    return np.concatenate([change_actions(plans, each, layout) for each in (offsets, offsets.opposite)], axis=1)

@@ -140,8 +140,6 @@ def check_choices(config: TrainConfig | DiffusionTrainConfig, *named: tuple[str,
             raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
 
 
-CREDITS = ("rollout", "drafts", "edits")
-ESTIMATORS = ("tokens", "plans", "scores")
 
 
 @dataclass(frozen=True)
@@ -154,29 +152,13 @@ class PlanRewardConfig:
 
 @dataclass(frozen=True)
 class RlConfig:
-    """Rollouts and the policy-gradient loss."""
+    """Plans that are scored, and the weights of the losses."""
 
-    estimator: str = setting(
-        "tokens",
-        "of the gradient: tokens (sampled rollouts, their exact likelihood), plans (pairs of smooth changes of the "
-        "most probable plan) or scores (the expected score of a choice among smooth changes)",
-    )
-    goals: int = setting(4, "goals per scene: sampled or, with estimator plans, the most probable", 1, 8)
-    drafts: int = setting(3, "rollouts per goal", 1, 64)
-    kept: int = setting(6, "rollouts per scene whose tokens are trained: those with the largest advantages", 1, 512)
-    temperature: float = setting(0.7, "sampling temperature of goals and tokens", 0.0, 10.0)
-    credit: str = setting(
-        "rollout",
-        "which tokens get credit: rollout (drafts and edits), drafts, or edits (of drafts that are not sampled)",
-    )
-    kl: float = setting(
-        0.0, "weight of the KL divergence from the initial network (an estimate, k3, by sampled tokens)", 0.0, 100.0
-    )
+    goals: int = setting(4, "goals per scene whose plans are scored: the most probable one and others at random", 1, 8)
+    variants: int = setting(16, "pairs of smooth variants of a plan, before and after its edits together", 2, 256)
+    critique: bool = setting(False, "edits read what the check says of the plan, where objects and the map are known")
+    decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
-    decision: float = setting(2.0, "weight of the goal decision's loss", 0.0, 100.0)
-    plan_value: float = setting(0.2, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
-    edit_goal: bool = setting(False, "edits may replace the goal too; the paper keeps it")
-    critique: bool = setting(False, "edits read what the check says of the plan (estimator scores)")
 
 
 @dataclass(frozen=True)
@@ -252,32 +234,15 @@ class RlTrainConfig(TrainConfig):
     )
     weight_decay: ClassVar[float] = 0.0  # the network is trained already: few steps
     rl: RlConfig = field(default_factory=RlConfig)
-    plans: PlanRewardConfig = field(default_factory=lambda: PlanRewardConfig(weight=1.0))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(
-            self,
-            ("rl.credit", self.rl.credit, CREDITS),
-            ("rl.estimator", self.rl.estimator, ESTIMATORS),
-        )
-        if not self.by_plans and self.rl.drafts < 2:
-            raise ConfigError(
-                f"rl.drafts is {self.rl.drafts}: a group of one rollout has no advantage, set it to 2 or more"
-            )
-        if not self.by_plans and self.rl.temperature == 0.0:
-            raise ConfigError("rl.temperature is 0: all rollouts of a goal would be equal, set it above 0")
         if self.loss.goal_score or self.loss.goal_value:
             raise ConfigError(
                 "loss.goal_score and loss.goal_value must be 0 in train rl: rl.decision takes their place"
             )
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train rl: set it to 0")
-
-    @property
-    def by_plans(self) -> bool:
-        """Whether the policy gradient is that of whole plans."""
-        return self.rl.estimator == "plans"
 
 
 @dataclass(frozen=True)

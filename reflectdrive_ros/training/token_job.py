@@ -76,12 +76,6 @@ class TokenJob:
             self.pretrained_paths.fill(net)
         return net
 
-    def reference_network(self, weight: float, device: torch.device) -> TokenNet | None:
-        """The network that the run begins with, for a divergence from it of this weight; None at 0."""
-        if weight == 0.0 or self.init_from is None:
-            return None
-        return train_state.load_network(self.init_from).to(device).requires_grad_(False)
-
     def batches(self, first: int, rank: int, ranks: int) -> Generator[Batch]:
         config = self.config
         several = self.goal_scores, self.prompts, self.targets

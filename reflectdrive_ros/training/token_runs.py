@@ -18,7 +18,6 @@ from ..core.domain import Array
 from ..core.vector_spec import VectorSpec
 from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
-from ..infra.cluster import Cluster
 from ..infra.files import lock_folder
 from ..infra.provenance import provenance
 from ..infra.signals import defer_signals
@@ -29,13 +28,10 @@ from ..model.token.rollout import default_decoding
 from ..planning.critique import CHANNELS
 from . import (
     draft_cache,
-    edit_scores,
-    plan_rl,
     prompt_cache,
     refine,
     rewards,
     rl,
-    rollouts,
     runs,
     sft,
     teacher,
@@ -51,7 +47,6 @@ from .goal_scores import GoalScores
 from .losses import Batch, prompt_keys_values
 from .prompt_cache import PromptCache
 from .rewards import PlanScorer, RewardPool
-from .rollout_pool import RolloutPool
 from .run_log import RunLog
 from .runs import RunSources
 from .settings import RefineTrainConfig, RlTrainConfig, TrainConfig
@@ -84,13 +79,8 @@ def train(
     if isinstance(config, RlTrainConfig):
         assert init_from is not None
         _check_network(init_from, network, config)
-        layout = replace(network.layout, edit_goal=config.rl.edit_goal)
-        network = replace(
-            network,
-            plan_value=config.rl.plan_value > 0.0,
-            layout=layout,
-            critique=CHANNELS if config.rl.critique else 0,
-        )
+        layout = replace(network.layout, edit_goal=bool(network.layout.goal))
+        network = replace(network, layout=layout, critique=CHANNELS if config.rl.critique else 0)
     if isinstance(config, RefineTrainConfig):
         assert init_from is not None
         network = _refined_network(init_from, network, config)
@@ -216,13 +206,7 @@ def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric
 
         if isinstance(config, RlTrainConfig):
             with _reward_pool(sources, config, job) as pool:
-                if config.rl.estimator != "tokens":
-                    train_plans = plan_rl.train if config.by_plans else edit_scores.train
-                    done = train_plans(job, fabric, report, pool, stop)
-                else:
-                    remote = isinstance(sources.workers, Cluster) and fabric.device.type == "cpu"
-                    sample = RolloutPool(sources.workers) if remote else rollouts.sample
-                    done = rl.train(job, fabric, report, pool, stop, sample=sample)
+                done = rl.train(job, fabric, report, pool, stop)
         elif isinstance(config, RefineTrainConfig):
             rewarded = _reward_pool(sources, config, job) if config.refine.needs_rewards else nullcontext()
             with rewarded as rewards_of:
@@ -294,7 +278,7 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
 def columns_of(config: TrainConfig) -> tuple[str, ...]:
     """Columns of the log of a run."""
     if isinstance(config, RlTrainConfig):
-        return {"tokens": rl.COLUMNS, "plans": plan_rl.COLUMNS, "scores": edit_scores.COLUMNS}[config.rl.estimator]
+        return rl.COLUMNS
     return refine.COLUMNS if isinstance(config, RefineTrainConfig) else sft.COLUMNS
 
 

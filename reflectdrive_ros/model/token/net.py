@@ -316,18 +316,20 @@ class TokenNet(nn.Module):
         )
         return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
-    def forward_fixed_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
+    def forward_fixed_prompt(self, prompt: Tensor, actions: Tensor, critique: Tensor | None = None) -> PackedOutput:
         """As `forward_from_prompt`, but no gradient passes through the prompt (B, P, width) and its keys and values."""
         with torch.no_grad():
             keys_values = self.encode(prompt)[: len(self.layers)]
-        hidden, length = self.hidden(actions, keys_values), prompt.shape[1]
+        hidden, length = self.hidden(actions, keys_values, critique), prompt.shape[1]
         image_tokens = prompt[:, : length - self.config.non_image_length].detach()
         route_embedding = prompt[:, length - len(self.config.route_at_m) :].detach()
         return PackedOutput(self.logits(hidden), hidden, keys_values, image_tokens, route_embedding)
 
-    def forward_cached(self, actions: Tensor, keys_values: tuple[KeysValues, ...], route: Tensor) -> PackedOutput:
+    def forward_cached(
+        self, actions: Tensor, keys_values: tuple[KeysValues, ...], route: Tensor, critique: Tensor | None = None
+    ) -> PackedOutput:
         """As `forward_fixed_prompt`, from the prompt's KV cache and the route (B, points, 2); without image tokens."""
-        hidden = self.hidden(actions, keys_values)
+        hidden = self.hidden(actions, keys_values, critique)
         nothing = hidden.new_zeros(len(hidden), 0, hidden.shape[-1])
         return PackedOutput(self.logits(hidden), hidden, keys_values, nothing, self.route_tokens(route))
 

@@ -290,13 +290,6 @@ def goal_sequences(goals: Tensor, layout: TokenLayout) -> Tensor:
     return torch.cat([part for part in parts if part.shape[-1]], -1)
 
 
-def token_log_probs(logits: Tensor, ids: Tensor, mask_id: int) -> Tensor:
-    """(B, M, T) log-probability of each id under logits (B, M, T, bins); 0 of a mask."""
-    masked = ids == mask_id
-    log_probs = logits.float().log_softmax(-1).gather(-1, torch.where(masked, 0, ids)[..., None])[..., 0]
-    return torch.where(masked, 0.0, log_probs)
-
-
 def _token_probability(probability: Tensor, ids: Tensor, layout: TokenLayout) -> Tensor:
     """(B, M, T) the probability of each token, or of its interval, in (B, M, T, W); masks and ids out of reach have
     none, and read the first bin in its place."""

@@ -65,7 +65,6 @@ class RoundOutput(NamedTuple):
 
     actions: Tensor  # (B, M, T) ids
     confidence: Tensor  # (B, M, T) probability of each token when it was last evaluated, 0 of a mask
-    log_probs: Tensor | None = None  # (B, M, T) of each token under the round's sampling distribution, 0 of a mask
 
 
 @dataclass(frozen=True)
@@ -216,25 +215,19 @@ def rollout(
     rounds: Sequence[Round],
     rules: EditRules,
     sampling: Sampling | None = None,
-    log_probs: bool = False,
 ) -> tuple[RoundOutput, ...]:
     """Run decoding rounds on action sequences (B, M, T); returns the output of each round.
 
     logits: (B, M, T, bins) of action sequences, called once a round; gradients pass through it where they are enabled.
     sampling: tokens are sampled from softmax(logits / temperature); which of them are written is decided by the
-    probabilities without noise, as in a vehicle; None is greedy. log_probs: also return the log-probability of each
-    token under the distribution that it is sampled from.
+    probabilities without noise, as in a vehicle; None is greedy.
     """
     outputs = list[RoundOutput]()
     for limit, edit in rounds:
         scores = logits(actions)
         samples = None if sampling is None else _draw(scores, layout, sampling)
         actions, confidence = ops.update(actions, scores, layout, limit, edit, rules, samples)
-        of_tokens = None
-        if log_probs:
-            temperature = 1.0 if sampling is None or sampling.temperature == 0.0 else sampling.temperature
-            of_tokens = ops.token_log_probs(scores / temperature, actions, layout.mask_id)
-        outputs.append(RoundOutput(actions, confidence, of_tokens))
+        outputs.append(RoundOutput(actions, confidence))
     return tuple(outputs)
 
 

@@ -1,0 +1,80 @@
+"""Greedy decoding of a batch in training, as the car decodes: states before and after each round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.recipe_config import DriveFineConfig
+from ..core.tokens import Round, TokenLayout, decoding_rounds
+from ..model.token import ops, rollout
+from ..model.token.net import TokenNet
+from ..model.token.ops import EditRules, GoalRules
+from .losses import Batch, prompt_keys_values
+
+DRAFT_ROUNDS, EDIT_ROUNDS = 3, 3  # as in a full frame
+
+
+class GreedyPlans(NamedTuple):
+    """What the car decodes in B scenes: S intermediate states of a plan for each of G goals, the most probable
+    first."""
+
+    states: Tensor  # (B, S + 1, G, T) int64, before the first round and after each
+    goals: Tensor  # (B, G, 2) int64 ids; (B, 0, 2) of a layout without a goal
+    valid: Tensor  # (B, G) bool
+
+    @property
+    def plans(self) -> Tensor:
+        return self.states[:, -1]
+
+
+def rounds_of(layout: TokenLayout) -> tuple[Round, ...]:
+    """The rounds of a full frame."""
+    if not layout.goal:
+        return decoding_rounds(layout.length, DriveFineConfig().draft_rounds, 0, "cosine")
+    return decoding_rounds(len(layout.free), DRAFT_ROUNDS, EDIT_ROUNDS)
+
+
+def draft_rounds_of(layout: TokenLayout) -> int:
+    """Number of draft rounds among `rounds_of`."""
+    return sum(not each.edit for each in rounds_of(layout))
+
+
+@torch.no_grad()
+def decode_greedily(
+    net: TokenNet,
+    batch: Batch,
+    rules: GoalRules,
+    goals: int,
+    critique: Callable[[Tensor], Tensor] | None = None,
+    generator: torch.Generator | None = None,
+) -> GreedyPlans:
+    """The plans of a full frame to so many goals, as the car decodes them: the most probable goals or, with a
+    generator, the most probable one and others at random.
+
+    critique: (B, G, points, channels) of drafts (B, G, T), of a network that reads it: edited in one round.
+    """
+    layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
+    prefilled = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
+    first, valid = prefilled.actions, prefilled.valid
+    if generator is not None:
+        noise = torch.rand(valid.shape, generator=generator).to(valid.device) + valid  # valid goals first
+        noise[:, 0] = 3.0
+        order = ops.top_indices(noise, min(goals, noise.shape[1]))
+        first, valid = first.gather(1, order[..., None].expand(-1, -1, layout.length)), valid.gather(1, order)
+    first, valid = first[:, :goals], valid[:, :goals]
+    outputs = rollout.rollout(
+        lambda actions: net.decode(actions, keys_values),
+        first,
+        layout,
+        rounds_of(layout)[: draft_rounds_of(layout) if critique else None],
+        EditRules(),
+    )
+    if critique:
+        drafts = outputs[-1].actions
+        outputs = (*outputs, rollout.edit(net, drafts, keys_values, critique(drafts)))
+    states = torch.stack([first, *(each.actions for each in outputs)], 1)
+    return GreedyPlans(states, first[..., list(layout.goal)], valid)
