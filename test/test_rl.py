@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_scene_prompt import CRITIQUE, SPEC, scene_inputs, scene_net
 from tiny_net import POSES, tiny_config, tiny_net
 from tiny_rl import RULES
+from tiny_scene import CRITIQUE, SPEC, scene_inputs, scene_net
 from tiny_training import a_batch, command, two_sets  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import train as train_run

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 import torch
 from tiny_net import random_actions, tiny_inputs, tiny_net
+from tiny_scene import SPEC, critical_net, critiques_of, scene_inputs, scene_net
 
 from reflectdrive_ros.core.tokens import ROUTE_FRAME, Axis, TokenLayout
-from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.deploy.export import export
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer, model_inputs
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import GraphCard
-from reflectdrive_ros.model.scene_encoder import SceneEncoderConfig
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.planning.plan_changes import PlanModes, change_actions, offsets_of
@@ -25,29 +24,7 @@ from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.frenet import FrenetFrame, points_in_ego_frame
 from reflectdrive_ros.training.rl import plan_log_probs
 
-SPEC = VectorSpec(
-    agents=3,
-    static_objects=2,
-    lanes=4,
-    route_lanes=4,
-    route_line_rows=2,
-    predicted_agents=2,
-    future_steps=40,
-    ego_frenet=True,
-)
-SCENE = SceneEncoderConfig(
-    SPEC, 16, 2, 1, mixer_tokens=4, mixer_channels=8, route_tokens=4, route_channels=8, ego_inputs=True,
-    route_features=True, dropout=0.0,
-)  # fmt: skip
 FORWARD_M, LEFT_M = 0.3, 0.1  # bins of ROUTE_FRAME
-
-
-def scene_net(**changes):
-    return tiny_net(**{"scene": SCENE, "route_at_m": (), "layout": ROUTE_FRAME, **changes})
-
-
-def scene_inputs(net, scenes=2, seed=1):
-    return tiny_inputs(net, scenes, seed)._replace(scene=denoiser_cases.random_inputs(SPEC, scenes, seed))
 
 
 @pytest.mark.parametrize("images", [True, False])
@@ -183,21 +160,6 @@ def test_log_probs_of_plans_are_sums_over_the_tokens_that_count():
     first = log_probs[0, 0, 0, 0] + log_probs[0, 0, 2, 2] + log_probs[0, 1, 1, 1]
     second = log_probs[0, 0, 0, 4] + log_probs[0, 0, 2, 0] + log_probs[0, 1, 1, 4]
     torch.testing.assert_close(plan_log_probs(log_probs, plans, counted), torch.stack([first, second])[None])
-
-
-CRITIQUE = 5
-
-
-def critical_net():
-    net = scene_net(images=False, critique=CRITIQUE, text_length=0)
-    torch.nn.init.normal_(net.critique_out.weight, generator=torch.Generator().manual_seed(3))
-    return net
-
-
-def critiques_of(actions, known=1.0):
-    values = torch.randn(*actions.shape[:2], ROUTE_FRAME.points, CRITIQUE, generator=torch.Generator().manual_seed(4))
-    values[..., 0] = 1.0
-    return known * values
 
 
 def test_an_edit_depends_on_the_critique_of_its_own_plan_and_an_unknown_one_says_nothing():

@@ -12,18 +12,20 @@ import onnx_ir as ir
 import pytest
 from tiny_denoiser import tiny_denoiser
 from tiny_graphs import RULES, network, rewrite
-from tiny_net import POSES, tiny_inputs
+from tiny_net import POSES
+from tiny_scene import CRITIQUE, SCENE
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.core.tokens import ROUTE_FRAME
 from reflectdrive_ros.deploy import quantise
 from reflectdrive_ros.deploy.engines import try_build
 from reflectdrive_ros.deploy.export import export, to_bfloat16
 from reflectdrive_ros.deploy.export_denoiser import export_denoiser
 from reflectdrive_ros.deploy.quantise import activation_ranges, write_calibration_graphs, write_quantised
-from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.card import CARD, QUANTISED, GraphCard
 from reflectdrive_ros.model.token.moe import RefineConfig
+from reflectdrive_ros.runtime.network import synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork
 from reflectdrive_ros.runtime.trt.backend import UNSUPPORTED_GRAPHS
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError
@@ -32,6 +34,14 @@ pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT for RTX is not ins
 NETWORKS = {  # planners -> their tiny network; ReflectDrive and ReflectDrive-2 drive on the same graphs
     "reflectdrive": {},
     "drivefine": {"layout": POSES, "refine": RefineConfig(1), "plan_value": True},
+    "reflectdrive2 without images": {
+        "images": False,
+        "text_length": 0,
+        "route_at_m": (),
+        "layout": ROUTE_FRAME,
+        "scene": SCENE,
+        "critique": CRITIQUE,
+    },
 }
 PRECISIONS = ("fp32", "bf16", *QUANTISED)
 SEQUENCES = 4
@@ -63,7 +73,7 @@ def folders(request, tmp_path_factory):
 
 
 def run_every_graph(network, net):
-    inputs = ModelInputs(*(part[0].numpy() for part in tiny_inputs(net, scenes=1).tensors))
+    inputs = synthetic_inputs(network)
     actions = np.zeros((SEQUENCES, net.config.layout.length), np.int64)
     context = network.prefill(inputs)
     network.step(context, actions, 2, False)
@@ -73,6 +83,8 @@ def run_every_graph(network, net):
         network.sampled_step(context, actions, 2, np.ones(SEQUENCES), np.full(actions.shape, 0.5))
     if "refine" in network.capabilities:
         network.refine(context, actions)
+    if "critique" in network.capabilities:
+        network.edit(context, actions, np.zeros((SEQUENCES, net.config.layout.points, CRITIQUE), np.float32))
 
 
 def assert_built(card):

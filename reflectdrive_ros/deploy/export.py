@@ -154,13 +154,18 @@ def write_graphs(
 
 
 def to_bfloat16(net: TokenNet) -> TokenNet:
-    """A copy of the network with weights in bfloat16, except convolutions, which ONNX has in float32 only.
+    """A copy of the network with weights in bfloat16, except convolutions, which ONNX has in float32 only, and the
+    encoder of the scene.
 
-    ONNX has bfloat16 Conv since opset 22. Image values between -1 and 1 are also more exact in float32.
+    ONNX has bfloat16 Conv since opset 22. Image values between -1 and 1 are also more exact in float32, and so are
+    metres.
     """
     half = copy.deepcopy(net).bfloat16()
-    half.vision.stem, half.vision.patch_embedding = copy.deepcopy((net.vision.stem, net.vision.patch_embedding))
-    half.vision.patch_embedding.register_forward_hook(lambda _module, _inputs, features: features.bfloat16())
+    if net.config.images:
+        half.vision.stem, half.vision.patch_embedding = copy.deepcopy((net.vision.stem, net.vision.patch_embedding))
+        half.vision.patch_embedding.register_forward_hook(lambda _module, _inputs, features: features.bfloat16())
+    if net.config.scene is not None:
+        half.scene_encoder, half.scene_condition = copy.deepcopy((net.scene_encoder, net.scene_condition))
     return half
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..core.recipe_config import DriveFineConfig
 from ..core.tokens import Round, TokenLayout, decoding_rounds
+from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
@@ -25,6 +26,7 @@ class GreedyPlans(NamedTuple):
     states: Tensor  # (B, S + 1, G, T) int64, before the first round and after each
     goals: Tensor  # (B, G, 2) int64 ids; (B, 0, 2) of a layout without a goal
     valid: Tensor  # (B, G) bool
+    keys_values: tuple[KeysValues, ...]  # of the prompts
 
     @property
     def plans(self) -> Tensor:
@@ -77,4 +79,4 @@ def decode_greedily(
         drafts = outputs[-1].actions
         outputs = (*outputs, rollout.edit(net, drafts, keys_values, critique(drafts)))
     states = torch.stack([first, *(each.actions for each in outputs)], 1)
-    return GreedyPlans(states, first[..., list(layout.goal)], valid)
+    return GreedyPlans(states, first[..., list(layout.goal)], valid, keys_values)

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
+from ..model.layers import KeysValues
 from ..model.token import ops
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
@@ -63,6 +64,7 @@ class ScoredPlans:
     critique: Tensor  # (B, 1, points, channels) of the last of the states; no channels for a network without critique
     plans: Tensor  # (B, K, T) int64
     score: Tensor  # (B, K) float32, 0 to 1
+    keys_values: tuple[KeysValues, ...] = ()  # of the prompts, for an expert
 
     @property
     def distinct(self) -> Tensor:
@@ -105,10 +107,15 @@ class ScoreLosses(Losses):
     ) -> None:
         super().__init__(net, weights, generator, trained)
         self.config, self.rules = config, rules
+        if config.expert_layers:
+            for name, parameter in net.named_parameters():
+                parameter.requires_grad_(name.startswith(("refiner.", "critique_")))
 
     def forward(self, batch: Batch, scored: ScoredPlans) -> dict[str, Tensor]:  # type: ignore[override]
         """Scalars `loss` and METRICS."""
         config, net, layout = self.config, self.net, self.net.config.layout
+        if config.expert_layers:
+            return self._of_expert(scored)
         goal_states = ops.goal_sequences(scored.goals, layout) if layout.goal else batch.actions[:, :0]
         sequences = torch.cat([batch.actions, scored.states, goal_states], 1)
         first, drafts = batch.actions.shape[1], scored.states.shape[1]
@@ -134,6 +141,14 @@ class ScoreLosses(Losses):
             losses["draft"] + losses["edit"] + config.decision * losses["decision"] + config.anchor * losses["anchor"]
         )
         return {"loss": total, **{name: each.detach().float() for name, each in losses.items()}}
+
+    def _of_expert(self, scored: ScoredPlans) -> dict[str, Tensor]:
+        """As `forward`, of the expert alone: no other parameter is trained."""
+        logits = self.net.refine(scored.states[:, -1:], scored.keys_values, scored.critique)
+        editable = ops.editable_positions(self.net.config.layout, logits.device).expand(len(logits), 1, -1)
+        of_edit = plan_log_probs(logits.log_softmax(-1), scored.plans, editable)
+        loss = expected_goal_loss(standardised(of_edit, scored.distinct), scored.score)
+        return {"loss": loss, **dict.fromkeys(METRICS, loss.new_zeros(())), "edit": loss.detach().float()}
 
 
 def standardised(log_probs: Tensor, distinct: Tensor) -> Tensor:
@@ -213,6 +228,7 @@ class _Steps:
             critique=torch.zeros(len(first), 1, layout.points, 0, device=device),
             plans=torch.as_tensor(plans[:, keep], device=device).long(),
             score=rewards[:, keep, 0],
+            keys_values=greedy.keys_values if self.config.rl.expert_layers else (),
         )
         edits = (first[:, drafts + 1 :] != first[:, drafts:-1]).sum((1, 2)).mean()
         panel = [

@@ -140,8 +140,6 @@ def check_choices(config: TrainConfig | DiffusionTrainConfig, *named: tuple[str,
             raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")
 
 
-
-
 @dataclass(frozen=True)
 class PlanRewardConfig:
     """Rewards of pairs of plans around the predicted one (`plan_changes`)."""
@@ -157,6 +155,9 @@ class RlConfig:
     goals: int = setting(4, "goals per scene whose plans are scored: the most probable one and others at random", 1, 8)
     variants: int = setting(16, "pairs of smooth variants of a plan, before and after its edits together", 2, 256)
     critique: bool = setting(False, "edits read what the check says of the plan, where objects and the map are known")
+    expert_layers: int = setting(
+        0, "edits are those of an expert that copies so many last layers; nothing else is trained then", 0, 256
+    )
     decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
 

@@ -81,6 +81,10 @@ def train(
         _check_network(init_from, network, config)
         layout = replace(network.layout, edit_goal=bool(network.layout.goal))
         network = replace(network, layout=layout, critique=CHANNELS if config.rl.critique else 0)
+        if config.rl.expert_layers:
+            network = _with_expert(
+                network, ExpertConfig(config.rl.expert_layers, True, False, False), "rl.expert_layers"
+            )
     if isinstance(config, RefineTrainConfig):
         assert init_from is not None
         network = _refined_network(init_from, network, config)
@@ -265,14 +269,17 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
             f"{folder} holds a network of other tokens than the setting network ({config.network}): "
             "give another --init-from"
         )
-    try:
-        expert = ExpertConfig(settings.layers, True, settings.own_heads, settings.own_prompt)
-        return replace(generator, refine=expert, plan_value=generator.plan_value or settings.plan_value > 0.0)
-    except ValueError:
-        most = generator.transformer.layers - 1
-        raise ConfigError(
-            f"refine.layers is {settings.layers}, but the network has {most + 1} layers: set at most {most}"
-        ) from None
+    generator = replace(generator, plan_value=generator.plan_value or settings.plan_value > 0.0)
+    expert = ExpertConfig(settings.layers, True, settings.own_heads, settings.own_prompt)
+    return _with_expert(generator, expert, "refine.layers")
+
+
+def _with_expert(network: TokenNetConfig, expert: ExpertConfig, name: str) -> TokenNetConfig:
+    """The network with an expert; raises ConfigError naming the setting for more layers than the network can copy."""
+    most = network.transformer.layers - 1
+    if expert.layers > most:
+        raise ConfigError(f"{name} is {expert.layers}, but the network has {most + 1} layers: set at most {most}")
+    return replace(network, refine=expert)
 
 
 def columns_of(config: TrainConfig) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class RefineExpert(nn.Module):
         """Starts the expert as a copy of the generator's parts, which keeps the tokens that it reads."""
         theirs = dict(net.named_parameters())
         skipped = len(net.layers) - self.config.layers  # type: ignore[arg-type]
-        nn.init.constant_(self.keep, KEEP_LOGIT)
+        nn.init.constant_(self.keep, 0.0 if net.config.critique else KEEP_LOGIT)  # a critique says what to keep
         for name, parameter in self.named_parameters():
             if name == "keep":
                 continue
@@ -69,7 +69,6 @@ class RefineExpert(nn.Module):
 
     def hidden(self, x: Tensor, past: Sequence[KeysValues], key_tables: Tables, query_tables: Tables) -> Tensor:
         """(B, R, T, width) after the expert's layers of x (B, R, T, width), the output of the shared layers."""
-        x = x.detach()
         for layer, keys_values in zip(self.layers, past, strict=True):
             x = layer.forward_cached(x, keys_values, key_tables, query_tables)  # type: ignore[operator]
         return x

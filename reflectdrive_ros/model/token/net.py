@@ -369,8 +369,9 @@ class TokenNet(nn.Module):
         tables = self._sequence_tables(keys_values)
         return self.norm(self._through(self.layers, self.action_embeddings(actions, critique), keys_values, tables))  # type: ignore[no-any-return]
 
-    def refine(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-        """Logits (B, R, T, bins) of the refinement expert for complete sequences (B, R, T).
+    def refine(self, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor | None = None) -> Tensor:
+        """Logits (B, R, T, bins) of the refinement expert for complete sequences (B, R, T); `critique` as in
+        `forward_packed`.
 
         No gradient reaches the layers below it (DriveFine, section 3.2). Raises ValueError without an expert.
         """
@@ -384,7 +385,7 @@ class TokenNet(nn.Module):
             of_expert = keys_values[count:]
         else:
             of_expert = tuple((keys.detach(), values.detach()) for keys, values in keys_values[count - config.layers :])
-        x = self.refiner.hidden(shared, of_expert, *tables)
+        x = self.refiner.hidden(self._with_critique(shared.detach(), critique), of_expert, *tables)
         x = self.refiner.norm(x) if config.own_norm else self.norm(x)
         logits = self.logits(x, self.refiner if config.own_heads else self)
         return logits + self.refiner.keep_logits(actions, logits.shape[-1])
@@ -454,7 +455,8 @@ class TokenNet(nn.Module):
         normal, features = normalize(scene, config.spec.normalization), features_of_route(scene, config)
         elements = self.scene_encoder(normal, features.elements)
         condition = self.scene_condition(normal, features)
-        tokens: Tensor = self.scene_projection(torch.cat([elements, condition[:, None]], 1))
+        encoded = torch.cat([elements, condition[:, None]], 1).to(self.scene_projection.weight.dtype)
+        tokens: Tensor = self.scene_projection(encoded)
         return tokens
 
     def route_tokens(self, route: Tensor) -> Tensor:
@@ -475,9 +477,13 @@ class TokenNet(nn.Module):
         axes = self.config.layout.axes
         points = torch.unflatten(actions, -1, (-1, len(axes)))
         embedded = [getattr(self, f"{axis.name}_embedding")(points[..., k]) for k, axis in enumerate(axes)]
-        tokens: Tensor = torch.stack(embedded, -2).flatten(2, 3) + self.slot
+        return self._with_critique(torch.stack(embedded, -2).flatten(2, 3) + self.slot, critique)
+
+    def _with_critique(self, tokens: Tensor, critique: Tensor | None) -> Tensor:
+        """Action tokens (B, R, T, width) that hold the critique of their plans."""
         if critique is None or not self.config.critique:
             return tokens
+        axes = self.config.layout.axes
         said = self.critique_out(F.silu(self.critique_hidden(critique.to(tokens.dtype))))
         of_tokens = torch.unflatten(said * critique[..., :1], -1, (len(axes), -1)).flatten(2, 3)
         return tokens + of_tokens.to(tokens.dtype)

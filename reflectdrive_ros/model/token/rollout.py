@@ -171,8 +171,9 @@ def step(
 
 def edit(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor) -> RoundOutput:
     """Complete sequences (B, M, T) with every token that edits may replace as it is most probable, given the critique
-    (B, M, points, channels) of the plans."""
-    ids, confidence = ops.replace_all(net.decode(actions, keys_values, critique), net.config.layout)
+    (B, M, points, channels) of the plans; by the expert of a network that has one."""
+    decode = net.refine if net.config.refine.layers else net.decode
+    ids, confidence = ops.replace_all(decode(actions, keys_values, critique), net.config.layout)
     may = ops.editable_positions(net.config.layout, actions.device)
     return RoundOutput(torch.where(may, ids, actions), confidence)
 
@@ -268,6 +269,6 @@ def full_step(
     for _ in range(decoding.edit_rounds if critique else 0):
         plans = rounds[-1].actions
         rounds = (*rounds, edit(net, plans, prefilled.keys_values, critique(plans)))
-    if net.config.refine.layers:
+    if net.config.refine.layers and not net.config.critique:
         rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, prefilled.keys_values)))
     return Decoded(rounds, prefilled.goal_log_probs, prefilled.valid)
