@@ -172,7 +172,7 @@ def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> li
                     parameter.zero_()
             of_expert = [key for key in missing_keys if "refiner." in key]
             if of_expert and isinstance(net, TokenNet):
-                net.refiner.copy_generator(net)
+                net.start_expert()
                 missing_keys = [key for key in missing_keys if key not in of_expert]
             average.load_state_dict(cast(nn.Module, net).state_dict())
     except (SafetensorError, OSError) as fault:

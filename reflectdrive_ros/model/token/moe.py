@@ -50,11 +50,11 @@ class RefineExpert(nn.Module):
                 self.add_module(f"{axis.name}_head", make_head(axis, transformer.width, stride))
 
     @torch.no_grad()
-    def copy_generator(self, net: nn.Module) -> None:
-        """Starts the expert as a copy of the generator's parts, which keeps the tokens that it reads."""
+    def copy_generator(self, net: nn.Module, keep: float) -> None:
+        """Starts the expert as a copy of the generator's parts, which keeps the tokens that it reads by a logit."""
         theirs = dict(net.named_parameters())
         skipped = len(net.layers) - self.config.layers  # type: ignore[arg-type]
-        nn.init.constant_(self.keep, 0.0 if net.config.critique else KEEP_LOGIT)  # a critique says what to keep
+        nn.init.constant_(self.keep, keep)
         for name, parameter in self.named_parameters():
             if name == "keep":
                 continue

@@ -45,7 +45,7 @@ from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfi
 from ..scene_encoder import Encoder, SceneCondition, SceneEncoderConfig, VectorTensors, features_of_route, normalize
 from ..vision import Projector, VisionConfig, VisionEncoder
 from .axis import SplineHead, TableHead, make_embedding, make_head
-from .moe import RefineConfig, RefineExpert
+from .moe import KEEP_LOGIT, RefineConfig, RefineExpert
 
 MASKED_LOGIT = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
@@ -282,7 +282,12 @@ class TokenNet(nn.Module):
                         scale *= (2 * depth) ** -0.5 if "layers" in name else 1.0
                     parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
             if self.config.refine.layers:
-                self.refiner.copy_generator(self)
+                self.start_expert()
+
+    def start_expert(self) -> None:
+        """Starts the expert as a copy of the last layers. A critique says which tokens are to be kept; without one
+        they are kept by a logit."""
+        self.refiner.copy_generator(self, 0.0 if self.config.critique else KEEP_LOGIT)
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 

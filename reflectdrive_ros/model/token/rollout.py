@@ -266,9 +266,10 @@ def full_step(
         decoding.rounds(layout)[: decoding.draft_rounds if critique else None],
         decoding.edits,
     )
-    for _ in range(decoding.edit_rounds if critique else 0):
-        plans = rounds[-1].actions
-        rounds = (*rounds, edit(net, plans, prefilled.keys_values, critique(plans)))
+    if critique:
+        for _ in range(decoding.edit_rounds):
+            plans = rounds[-1].actions
+            rounds = (*rounds, edit(net, plans, prefilled.keys_values, critique(plans)))
     if net.config.refine.layers and not net.config.critique:
         rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, prefilled.keys_values)))
     return Decoded(rounds, prefilled.goal_log_probs, prefilled.valid)
