@@ -94,7 +94,7 @@ def test_the_shipped_size_fits_in_sixteen_megabytes():
 def test_plugging_the_expert_on_changes_nothing_and_it_begins_with_keeping_the_plan(expert):
     plain, net = tiny_net(layout=POSES), refined(expert)
     net.load_state_dict(plain.state_dict(), strict=False)
-    net.refiner.copy_generator(net)
+    net.start_expert()
     inputs, actions = tiny_inputs(net), random_actions(net, masked=0.0)
     with torch.no_grad():
         past, theirs = rollout.prefill(net, inputs), rollout.prefill(plain, inputs)

@@ -281,11 +281,11 @@ def test_the_experts_plan_on_the_route_is_the_experts_plan(sets, tiny_scene_netw
 
 
 @pytest.mark.usefixtures("tiny_scene_network")
-@pytest.mark.parametrize("critique", [False, True])
-def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_path, critique):
+@pytest.mark.parametrize("settings_of_edits", [(), ("rl.critique=true",)], ids=["plain", "critique"])
+def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_path, settings_of_edits):
     assert train_run.run(command(sets, tmp_path / "sft", "--steps", "3", yaml=TINY)) == 0
     init = ("--init-from", str(tmp_path / "sft"), "--workers", "1", "--steps", "3")
-    init += ("--setting", f"rl.critique={critique}".lower())
+    init += tuple(word for each in settings_of_edits for word in ("--setting", each))
     assert train_run.run(command(sets, tmp_path / "rl", *init, yaml=TINY_SCORES, kind="rl")) == 0
     with (tmp_path / "rl" / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -293,10 +293,26 @@ def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_pa
     assert 0.0 <= float(rows[-1]["reward_score"]) <= 100.0
     assert float(rows[-1]["best"]) >= float(rows[-1]["reward_score"])
     before, after = (train_state.load_network(tmp_path / run) for run in ("sft", "rl"))
-    assert (after.config.critique > 0) == critique
+    assert (after.config.critique > 0) == bool(settings_of_edits)
     start = before.state_dict()
     changed = [name for name, value in after.state_dict().items() if name in start and not value.equal(start[name])]
     assert any(name.startswith("scene_encoder.") for name in changed)
+
+
+@pytest.mark.usefixtures("tiny_scene_network")
+def test_an_expert_for_edits_leaves_the_network_that_drafts_as_it_is(sets, tmp_path):
+    assert train_run.run(command(sets, tmp_path / "sft", "--steps", "1", yaml=TINY)) == 0
+    words = ("--init-from", str(tmp_path / "sft"), "--workers", "1", "--steps", "3")
+    for each in ("rl.critique=true", "rl.expert_layers=1", "rl.goals=1"):
+        words += ("--setting", each)
+    assert train_run.run(command(sets, tmp_path / "rl", *words, yaml=TINY_SCORES, kind="rl")) == 0
+    before, after = (train_state.load_network(tmp_path / run) for run in ("sft", "rl"))
+    start = before.state_dict()
+    for name, value in after.state_dict().items():
+        assert name.startswith(("refiner.", "critique_")) or value.equal(start[name]), name
+    assert after.config.refine.layers == 1
+    refused = ("--setting", "rl.expert_layers=9")
+    assert train_run.run(command(sets, tmp_path / "other", *words, *refused, yaml=TINY_SCORES, kind="rl")) == 2
 
 
 @pytest.mark.usefixtures("tiny_scene_network")
