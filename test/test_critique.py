@@ -10,7 +10,7 @@ from scenes import NO_LIGHTS, Config, cars, observation
 from reflectdrive_ros.core.tokens import ROUTE_FRAME
 from reflectdrive_ros.data.scene import NOW
 from reflectdrive_ros.planning import critique
-from reflectdrive_ros.planning.critique import CHANNELS, PLAN, VARIANTS, WAYPOINT
+from reflectdrive_ros.planning.critique import CRITIQUE_CHANNELS, OF_PLAN, VARIANT_SIZES, OF_WAYPOINT
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.training.rewards import PlanScorer
@@ -32,41 +32,41 @@ def plan(left_m=0.0, speed_mps=SPEED_MPS):
     return ROUTE_FRAME.clip(ROUTE_FRAME.encode(points)).reshape(1, -1)
 
 
-def criticised(actions, road, agents=(), **more):
+def critique_of(actions, road, agents=(), **more):
     context = SafetyContext(observation(SPEED_MPS, agents=cars(*agents), drivable=road, **more), Config())
     return critique.critique(context, actions, ROUTE_FRAME)
 
 
 def of_plan(values, name):
-    return values[0, 0, 1 + len(WAYPOINT) + PLAN.index(name)]
+    return values[0, 0, 1 + len(OF_WAYPOINT) + OF_PLAN.index(name)]
 
 
 def gain(values, pace=0, delay=0, offset=0, bulge=0):
     """Of a variant's score without progress, over the plan's."""
-    (index,) = np.flatnonzero(((pace, delay, offset, bulge) == VARIANTS).all(axis=1))
-    return values[0, 0, CHANNELS - len(VARIANTS) + index]
+    (index,) = np.flatnonzero(((pace, delay, offset, bulge) == VARIANT_SIZES).all(axis=1))
+    return values[0, 0, CRITIQUE_CHANNELS - len(VARIANT_SIZES) + index]
 
 
 def test_a_plan_that_leaves_the_road_is_better_further_to_the_right(road):
-    kept, leaving = (
-        criticised(plan(), road, traffic_lights=NO_LIGHTS),
-        criticised(plan(0.95), road, traffic_lights=NO_LIGHTS),
+    staying, leaving = (
+        critique_of(plan(), road, traffic_lights=NO_LIGHTS),
+        critique_of(plan(0.95), road, traffic_lights=NO_LIGHTS),
     )
-    assert kept.shape == (1, ROUTE_FRAME.points, CHANNELS)
-    assert (kept[..., 0] == 1.0).all()
-    assert of_plan(kept, "dac") == 1.0
+    assert staying.shape == (1, ROUTE_FRAME.points, CRITIQUE_CHANNELS)
+    assert (staying[..., 0] == 1.0).all()
+    assert of_plan(staying, "dac") == 1.0
     assert of_plan(leaving, "dac") == 0.0
     assert gain(leaving, offset=-2) > 0.5 > 0.0 >= gain(leaving, offset=2)
-    safety = 1 + WAYPOINT.index("safety")
-    assert kept[0, :, safety].min() == 1.0
+    safety = 1 + OF_WAYPOINT.index("safety")
+    assert staying[0, :, safety].min() == 1.0
     assert leaving[0, 0, safety] == 1.0 > leaving[0, -1, safety]
 
 
 def test_a_plan_into_a_standing_vehicle_is_better_slower_and_tells_where_it_meets_it(road):
-    values = criticised(plan(), road, agents=[(36.0, 0.0, 0.0, 0.0)], traffic_lights=NO_LIGHTS)
+    values = critique_of(plan(), road, agents=[(36.0, 0.0, 0.0, 0.0)], traffic_lights=NO_LIGHTS)
     assert of_plan(values, "nc") < 1.0 or of_plan(values, "ttc") < 1.0
     assert gain(values, pace=-2) >= gain(values, pace=-1) >= 0.0 >= gain(values, pace=2)
-    clearance = values[0, :, 1 + WAYPOINT.index("clearance")]
+    clearance = values[0, :, 1 + OF_WAYPOINT.index("clearance")]
     assert clearance[0] == 1.0  # far
     assert clearance[-1] < clearance[0]
 
@@ -85,7 +85,7 @@ def test_nothing_is_said_where_a_score_does_not_know_what_the_plan_meets(road, u
 
 
 def test_the_critique_of_a_mirrored_plan_is_mirrored(road):
-    there, mirrored = (criticised(plan(left_m), road, traffic_lights=NO_LIGHTS) for left_m in (0.8, -0.8))
+    there, mirrored = (critique_of(plan(left_m), road, traffic_lights=NO_LIGHTS) for left_m in (0.8, -0.8))
     np.testing.assert_allclose(critique.mirrored(there), mirrored, atol=1e-3)
     assert np.abs(there - mirrored).max() > 0.1
 
@@ -97,6 +97,6 @@ def test_in_recorded_scenes_the_forecast_is_meant_not_the_future():
     poses[:, NOW + 1 :] = [12.0, 0.0, 0.0]  # all will stand on the path
     scene = replace(scene, tracks=replace(scene.tracks, poses=poses, present=np.ones_like(scene.tracks.present)))
     values = PlanScorer(ROUTE_FRAME).critique(scene, plan())
-    assert values.shape == (1, ROUTE_FRAME.points, CHANNELS)
+    assert values.shape == (1, ROUTE_FRAME.points, CRITIQUE_CHANNELS)
     assert of_plan(values, "nc") == 1.0
     assert PlanScorer(ROUTE_FRAME)(scene, plan(), True)[0, 0] < 0.5  # its score knows

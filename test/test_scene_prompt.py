@@ -166,14 +166,14 @@ def test_an_edit_depends_on_the_critique_of_its_own_plan_and_an_unknown_one_says
     net = critical_net()
     inputs, actions = scene_inputs(net), random_actions(net)
     plain, critique = net.packed_logits(inputs, actions), critiques_of(actions)
-    told = net.forward_packed(inputs, actions, critique).logits
-    unknown = net.forward_packed(inputs, actions, critiques_of(actions, known=0.0)).logits
-    assert not torch.allclose(told, plain, atol=1e-4)
+    with_critique = net.forward_packed(inputs, actions, critique).logits
+    unknown = net.forward_packed(inputs, actions, critiques_of(actions, certainty=0.0)).logits
+    assert not torch.allclose(with_critique, plain, atol=1e-4)
     torch.testing.assert_close(unknown, plain, atol=0.0, rtol=0.0)
     other = critique.clone()
     other[:, 0] = -other[:, 0]
     changed = net.forward_packed(inputs, actions, other).logits
-    torch.testing.assert_close(changed[:, 1:], told[:, 1:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(changed[:, 1:], with_critique[:, 1:], atol=1e-5, rtol=1e-5)
 
 
 def test_cached_edits_with_a_critique_equal_whole_passes():

@@ -39,7 +39,7 @@ def critical_net():
     return net
 
 
-def critiques_of(actions, known=1.0):
+def critiques_of(actions, certainty=1.0):
     values = torch.randn(*actions.shape[:2], ROUTE_FRAME.points, CRITIQUE, generator=torch.Generator().manual_seed(4))
     values[..., 0] = 1.0
-    return known * values
+    return certainty * values

@@ -2,7 +2,7 @@
 
 A network that drafts a plan has already used what it sees. What it does not know is the verdict on the finished plan:
 whether the box of the car stays on the road and clear of the forecast agents, and whether a plan 0.3 m further to the
-left would. The critique of a plan has CHANNELS numbers per waypoint: four of the waypoint, in the simulation of the
+left would. The critique of a plan has CRITIQUE_CHANNELS numbers per waypoint: four of the waypoint, in the simulation of the
 plan, then the sub-scores of the plan, then the scores of its variants relative to its own. Nothing in it is learned. It
 is for the edit pass alone, and all 0 where the forecast or the road is unknown (the first channel is 1 where they are
 known).
@@ -24,27 +24,27 @@ from .planner import can_score
 from .postprocess.waypoints import POINT_DT_S, postprocess, waypoint_poses
 from .select import CandidateScores, forecast_scene, knows_what_plans_wait_for
 
-MODES = PlanModes(pace_m=1.0, delay_m=0.5, offset_m=0.3, bulge_m=0.2)
+VARIANT_MODES = PlanModes(pace_m=1.0, delay_m=0.5, offset_m=0.3, bulge_m=0.2)
 # pace, delay, offset and bulge of the variants, in standard deviations: opposite pairs, one after the other
-VARIANTS = np.array(
+VARIANT_SIZES = np.array(
     [
         *([1, 0, 0, 0], [-1, 0, 0, 0], [2, 0, 0, 0], [-2, 0, 0, 0], [0, 1, 0, 0], [0, -1, 0, 0]),
         *([0, 0, 1, 0], [0, 0, -1, 0], [0, 0, 2, 0], [0, 0, -2, 0], [0, 0, 0, 1], [0, 0, 0, -1]),
     ],
     float,
 )
-WAYPOINT = ("clearance", "safety", "lateral acceleration", "acceleration")
-PLAN = ("nc", "dac", "ddc", "tlc", "ttc", "comfort", "ep", "score")
-CHANNELS = 1 + len(WAYPOINT) + len(PLAN) + 2 * len(VARIANTS)
-CLEARANCE_M, ACCELERATION_MPS2, GAIN = 5.0, 4.0, 0.2  # that count as 1
+OF_WAYPOINT = ("clearance", "safety", "lateral acceleration", "acceleration")
+OF_PLAN = ("nc", "dac", "ddc", "tlc", "ttc", "comfort", "ep", "score")
+CRITIQUE_CHANNELS = 1 + len(OF_WAYPOINT) + len(OF_PLAN) + 2 * len(VARIANT_SIZES)
+CLEARANCE_SCALE_M, ACCELERATION_SCALE_MPS2, GAIN_SCALE = 5.0, 4.0, 0.2  # that count as 1
 
 
 def critique(safety_context: SafetyContext, actions: Array, layout: TokenLayout) -> Array:
-    """(M, P, CHANNELS) float32 of complete plans with ids (M, T)."""
+    """(M, P, CRITIQUE_CHANNELS) float32 of complete plans with ids (M, T)."""
     observation = safety_context.observation
-    known = can_score(observation) and knows_what_plans_wait_for(safety_context) and safety_context.grid is not None
-    if not known:
-        return np.zeros((len(actions), layout.points, CHANNELS), np.float32)
+    is_complete = can_score(observation) and knows_what_plans_wait_for(safety_context)
+    if not is_complete or safety_context.grid is None:
+        return np.zeros((len(actions), layout.points, CRITIQUE_CHANNELS), np.float32)
     return critique_in(
         forecast_scene(safety_context),
         observation.ego,
@@ -72,32 +72,34 @@ def critique_in(
 
 
 def variants_of(actions: Array, layout: TokenLayout) -> Array:
-    """(M, V, T) ids of the VARIANTS of plans with ids (M, T)."""
-    offsets = offsets_of(np.repeat(VARIANTS[None], len(actions), axis=0), layout.points, MODES)
+    """(M, V, T) ids of the VARIANT_SIZES of plans with ids (M, T)."""
+    offsets = offsets_of(np.repeat(VARIANT_SIZES[None], len(actions), axis=0), layout.points, VARIANT_MODES)
     return change_actions(actions, offsets, layout)
 
 
 def _of_plan(card: ScoreCard, config: ScoringConfig) -> Array:
-    """(P, CHANNELS) of a plan by the card of it and its variants."""
+    """(P, CRITIQUE_CHANNELS) of a plan by the card of it and its variants."""
     scores = CandidateScores.of(card, config)
-    clearance = np.minimum(card.clearance_m[0] / CLEARANCE_M, 1.0)
+    clearance = np.minimum(card.clearance_m[0] / CLEARANCE_SCALE_M, 1.0)
     every = round(POINT_DT_S / DT_S)
     states = card.states[0, every::every]
-    lateral = states[:, VX] * states[:, YAW_RATE] / ACCELERATION_MPS2
-    of_waypoints = np.stack([clearance, card.waypoint_safety[0], lateral, states[:, AX] / ACCELERATION_MPS2], axis=1)
+    lateral = states[:, VX] * states[:, YAW_RATE] / ACCELERATION_SCALE_MPS2
+    of_waypoints = np.stack(
+        [clearance, card.waypoint_safety[0], lateral, states[:, AX] / ACCELERATION_SCALE_MPS2], axis=1
+    )
     gains = [each[1:] - each[0] for each in (scores.scores, scores.scores_without_progress)]
-    of_plan = [getattr(card, name)[0] for name in PLAN[:-1]]
-    whole = np.concatenate([of_plan, [scores.scores[0]], *(np.clip(each / GAIN, -1.0, 1.0) for each in gains)])
+    of_plan = [getattr(card, name)[0] for name in OF_PLAN[:-1]]
+    whole = np.concatenate([of_plan, [scores.scores[0]], *(np.clip(each / GAIN_SCALE, -1.0, 1.0) for each in gains)])
     ones = np.ones((len(of_waypoints), 1))
     return np.concatenate([ones, of_waypoints, ones * whole], axis=1, dtype=np.float32)
 
 
 def mirrored(values: Array) -> Array:
-    """The critiques (.., CHANNELS) of mirrored plans in the mirrored scene."""
-    order = np.arange(CHANNELS)
-    for first in (1 + len(WAYPOINT) + len(PLAN), CHANNELS - len(VARIANTS)):
-        for variant in np.flatnonzero(VARIANTS[:, 2:].any(axis=1)):
+    """The critiques (.., CRITIQUE_CHANNELS) of mirrored plans in the mirrored scene."""
+    order = np.arange(CRITIQUE_CHANNELS)
+    for first in (1 + len(OF_WAYPOINT) + len(OF_PLAN), CRITIQUE_CHANNELS - len(VARIANT_SIZES)):
+        for variant in np.flatnonzero(VARIANT_SIZES[:, 2:].any(axis=1)):
             order[first + variant] = first + variant + (1 if variant % 2 == 0 else -1)
     result = values[..., order]
-    result[..., 1 + WAYPOINT.index("lateral acceleration")] *= -1.0
+    result[..., 1 + OF_WAYPOINT.index("lateral acceleration")] *= -1.0
     return np.asarray(result)

@@ -49,7 +49,7 @@ class PlansOfScene(NamedTuple):
     with_route: bool  # whether the planner knew the route
     plans: Array  # of the scene as it was recorded: ids (M, T), or poses (M, 8, 3)
     standing: bool = False  # whether the ego stands still instead of its recorded motion
-    criticised: bool = False  # whether their critiques are returned instead of their scores
+    critiques: bool = False  # whether their critiques are returned instead of their scores
 
 
 class Scorer(Protocol):
@@ -79,7 +79,7 @@ class PlanScorer:
         return PoseScorer()(scene, self.sent_poses(scene, plans, with_route), with_route)
 
     def critique(self, scene: DrivingScene, plans: Array) -> Array:
-        """(M, P, CHANNELS) `planning.critique` of plans (M, T), with the agents as forecast and the road of the map."""
+        """(M, P, CRITIQUE_CHANNELS) `planning.critique` of plans (M, T), with the agents as forecast and the road of the map."""
         safety_context = SafetyContext(scene.observation(lights=True), Config())
         judged = replace(forecast_scene(safety_context), areas=scene.areas, red_lights=scene.red_lights)
         return critique_in(judged, scene.ego, safety_context.road, plans, self.layout, safety_context.config.scoring)
@@ -149,9 +149,9 @@ class RewardPool:
         return np.stack(self._pool.score(self._tasks(rows, mirrored, with_route, actions)))
 
     def critique(self, rows: Sequence[int], mirrored: Array, with_route: Array, actions: Array) -> Array:
-        """(B, M, P, CHANNELS) float32 critiques of plans (B, M, T), as `score`; of mirrored plans in the mirrored
+        """(B, M, P, CRITIQUE_CHANNELS) float32 critiques of plans (B, M, T), as `score`; of mirrored plans in the mirrored
         scene."""
-        tasks = [task._replace(criticised=True) for task in self._tasks(rows, mirrored, with_route, actions)]
+        tasks = [task._replace(critiques=True) for task in self._tasks(rows, mirrored, with_route, actions)]
         critiques = np.stack(self._pool.score(tasks))
         critiques[mirrored] = critique.mirrored(critiques[mirrored])
         return critiques
@@ -201,7 +201,7 @@ class _Work:
         scene = self.scenes.read(task.shard, task.name)
         if task.standing:
             scene = replace(scene, ego=replace(scene.ego, speed_mps=0.0, acceleration_mps2=0.0, yaw_rate_rps=0.0))
-        if task.criticised:
+        if task.critiques:
             assert isinstance(self.scorer, PlanScorer)
             return self.scorer.critique(scene, task.plans)
         return self.scorer(scene, task.plans, task.with_route)

@@ -46,7 +46,7 @@ from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
-MODES = PlanModes(pace_m=1.0, delay_m=0.5, offset_m=0.3, bulge_m=0.2)  # of the variants
+SAMPLED_MODES = PlanModes(pace_m=1.0, delay_m=0.5, offset_m=0.3, bulge_m=0.2)  # of the variants
 SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
 METRICS = ("draft", "edit", "decision", "anchor")
 PANEL = (*(f"reward_{name}" for name in REWARDS), "drafted", "best", "edits_per_plan")
@@ -260,5 +260,5 @@ class _Critic:
 
 def _variants(plans: Array, pairs: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
     """(B, 2 pairs, T) smooth variants of plans (B, T), in opposite pairs."""
-    offsets = sample_offsets(len(plans), pairs, layout.points, rng, MODES)
+    offsets = sample_offsets(len(plans), pairs, layout.points, rng, SAMPLED_MODES)
     return np.concatenate([change_actions(plans, each, layout) for each in (offsets, offsets.opposite)], axis=1)

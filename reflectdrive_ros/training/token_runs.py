@@ -25,7 +25,7 @@ from ..infra.storage import location
 from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
-from ..planning.critique import CHANNELS
+from ..planning.critique import CRITIQUE_CHANNELS
 from . import (
     draft_cache,
     prompt_cache,
@@ -80,7 +80,7 @@ def train(
         assert init_from is not None
         _check_network(init_from, network, config)
         layout = replace(network.layout, edit_goal=bool(network.layout.goal))
-        network = replace(network, layout=layout, critique=CHANNELS if config.rl.critique else 0)
+        network = replace(network, layout=layout, critique=CRITIQUE_CHANNELS if config.rl.critique else 0)
         if config.rl.expert_layers:
             network = _with_expert(
                 network, ExpertConfig(config.rl.expert_layers, True, False, False), "rl.expert_layers"

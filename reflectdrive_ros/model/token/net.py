@@ -489,8 +489,8 @@ class TokenNet(nn.Module):
         if critique is None or not self.config.critique:
             return tokens
         axes = self.config.layout.axes
-        said = self.critique_out(F.silu(self.critique_hidden(critique.to(tokens.dtype))))
-        of_tokens = torch.unflatten(said * critique[..., :1], -1, (len(axes), -1)).flatten(2, 3)
+        embedded = self.critique_out(F.silu(self.critique_hidden(critique.to(tokens.dtype))))
+        of_tokens = torch.unflatten(embedded * critique[..., :1], -1, (len(axes), -1)).flatten(2, 3)
         return tokens + of_tokens.to(tokens.dtype)
 
     def logits(self, hidden: Tensor, heads: nn.Module | None = None) -> Tensor:
