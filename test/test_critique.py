@@ -10,7 +10,7 @@ from scenes import NO_LIGHTS, Config, cars, observation
 from reflectdrive_ros.core.tokens import ROUTE_FRAME
 from reflectdrive_ros.data.scene import NOW
 from reflectdrive_ros.planning import critique
-from reflectdrive_ros.planning.critique import CRITIQUE_CHANNELS, OF_PLAN, VARIANT_SIZES, OF_WAYPOINT
+from reflectdrive_ros.planning.critique import CRITIQUE_CHANNELS, OF_PLAN, OF_WAYPOINT, VARIANT_SIZES
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.safety import SafetyContext
 from reflectdrive_ros.training.rewards import PlanScorer

@@ -2,10 +2,9 @@
 
 A network that drafts a plan has already used what it sees. What it does not know is the verdict on the finished plan:
 whether the box of the car stays on the road and clear of the forecast agents, and whether a plan 0.3 m further to the
-left would. The critique of a plan has CRITIQUE_CHANNELS numbers per waypoint: four of the waypoint, in the simulation of the
-plan, then the sub-scores of the plan, then the scores of its variants relative to its own. Nothing in it is learned. It
-is for the edit pass alone, and all 0 where the forecast or the road is unknown (the first channel is 1 where they are
-known).
+left would. The critique of a plan has CRITIQUE_CHANNELS numbers per waypoint: 1, four of the waypoint in the simulation
+of the plan, then the sub-scores of the plan, then the scores of its variants relative to its own. Nothing in it is
+learned. It is for the edit pass alone, and all 0 where the agents, the lights or the road are unknown.
 """
 
 from __future__ import annotations
