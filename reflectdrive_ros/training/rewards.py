@@ -79,7 +79,7 @@ class PlanScorer:
         return PoseScorer()(scene, self.sent_poses(scene, plans, with_route), with_route)
 
     def critique(self, scene: DrivingScene, plans: Array) -> Array:
-        """(M, P, CRITIQUE_CHANNELS) `planning.critique` of plans (M, T), with the agents as forecast and the road of the map."""
+        """(M, P, channels) `planning.critique` of plans (M, T), with the agents as forecast and the road of the map."""
         safety_context = SafetyContext(scene.observation(lights=True), Config())
         judged = replace(forecast_scene(safety_context), areas=scene.areas, red_lights=scene.red_lights)
         return critique_in(judged, scene.ego, safety_context.road, plans, self.layout, safety_context.config.scoring)
@@ -149,7 +149,7 @@ class RewardPool:
         return np.stack(self._pool.score(self._tasks(rows, mirrored, with_route, actions)))
 
     def critique(self, rows: Sequence[int], mirrored: Array, with_route: Array, actions: Array) -> Array:
-        """(B, M, P, CRITIQUE_CHANNELS) float32 critiques of plans (B, M, T), as `score`; of mirrored plans in the mirrored
+        """(B, M, P, channels) float32 critiques of plans (B, M, T), as `score`; of mirrored plans in the mirrored
         scene."""
         tasks = [task._replace(critiques=True) for task in self._tasks(rows, mirrored, with_route, actions)]
         critiques = np.stack(self._pool.score(tasks))
