@@ -279,6 +279,16 @@ class OutputConfig:
         "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
         "<generator_name><full name of the node>_<slot>; of several planners, _<planner> follows",
     )
+    candidates_max: int = setting(
+        64, "most candidates of a message, the plan included; 1 for processors that keep a state for each slot", 1, 64
+    )
+    horizon_s: float = setting(
+        0.0,
+        "plan and candidates that are shorter are continued along the route to this length, no faster than they end; "
+        "0: as planned",
+        0.0,
+        8.0,
+    )
 
 
 @dataclass(frozen=True)

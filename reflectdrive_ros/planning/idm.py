@@ -80,11 +80,11 @@ def rollouts(
         from_here = np.concatenate([np.zeros((len(reached), 1)), reached], axis=1)
         reached = slow_distances(from_here, limits, observation.ego.speed_mps, PLAN_DT_S)[:, 1:]
     reached = reached.reshape(len(paths), -1)
-    poses = np.array([_poses_along(*each) for each in zip(paths, along, reached, strict=True)])
+    poses = np.array([poses_along(*each) for each in zip(paths, along, reached, strict=True)])
     return poses.reshape(len(paths), *targets_mps.shape, 3)
 
 
-def _poses_along(path: Array, along: Array, distances: Array) -> Array:
+def poses_along(path: Array, along: Array, distances: Array) -> Array:
     """Poses (N, 3) at distances (N,) along a path with arc lengths `along`."""
     poses = geometry.sample(path, distances)
     poses[:, 2] = geometry.wrap(np.interp(distances, along, np.unwrap(path[:, 2])))  # no steps from point to point

@@ -36,6 +36,7 @@ from ..core.domain import (
 from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
 from ..planning import decoding_config, generator_spec, get_planner, guard, needed_capabilities
+from ..planning.continuation import continue_plan
 from ..planning.factors import planning_factors
 from ..planning.inputs import reads_images
 from ..planning.off_route import off_route_reason
@@ -160,12 +161,15 @@ class Engine:
         if sound:
             self._last_good = plan
         sent = self._with_safety_check(sent, safety_context)
-        done = self._clock()
+        checked = self._clock()
+        continued = self._continued(sent, safety_context)
+        done = checked if continued is None else self._clock()
         timings = {
             "stop": 1e3 * (planning - start_s),
             **stages_ms,
             "plan": 1e3 * (judging + ahead_s - planning),
-            "guard": 1e3 * (done - judging),
+            "guard": 1e3 * (checked - judging),
+            **({} if continued is None else {"continue": 1e3 * (done - checked)}),
             "total": 1e3 * (done + ahead_s - start_s),
         }
         step = None if plan is None else plan.step
@@ -179,6 +183,7 @@ class Engine:
             full_step_reason,
             notes,
             self._factors(sent, safety_context),
+            continued,
         )
 
     def _deadline_used(self) -> float:
@@ -257,6 +262,16 @@ class Engine:
         except Exception:  # what is shown to people must not prevent a plan
             log.exception("the planning factors could not be computed")
             return ()
+
+    def _continued(self, plan: Plan, safety_context: SafetyContext) -> Plan | None:
+        """The plan at the length that is published; None if that is its own."""
+        if not self._config.output.horizon_s:
+            return None
+        try:
+            return continue_plan(plan, safety_context)
+        except Exception:  # what follows the plan must not prevent it
+            log.exception("the plan could not be continued")
+            return None
 
     def _stop(self, ego: EgoState, agents: Agents | None, safety_context: SafetyContext | None = None) -> Plan:
         try:
