@@ -183,6 +183,7 @@ class Engine:
             full_step_reason,
             notes,
             self._factors(sent, safety_context),
+            safety_context.forecast if sound else None,
             continued,
         )
 
