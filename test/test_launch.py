@@ -202,6 +202,8 @@ def test_with_the_arguments_of_autowares_include_every_topic_has_the_name_that_a
     assert remapped["~/output/turn_indicators"] == "/planning/turn_indicators_cmd"
     assert remapped["~/output/debug/traffic_signal"] == THEIR_ARGUMENTS["debug/output_traffic_signal"]
     assert remapped["~/input/objects"] == THEIR_ARGUMENTS["input_tracked_objects"]
+    # no scenario_planning, no selector of limits: the operator's limit as RViz and the API publish it
+    assert remapped["~/input/max_velocity"] == "/planning/scenario_planning/max_velocity_default"
     for own in ("~/output/trajectory", "~/output/predicted_objects", "~/debug/processing_time_ms"):
         assert remapped[own] == own.replace("~", THEIR_NODE)  # the evaluator, RViz and processing_time_checker
     assert remapped["~/output/planning_factors"] == "/planning/planning_factors/diffusion_planner"
@@ -217,6 +219,7 @@ def test_without_candidates_for_autoware_nothing_has_a_name_of_diffusion_planner
     outputs = {own: topic for own, topic in planner.expanded_remapping_rules if not own.startswith("~/input")}
     assert outputs == {"~/output/planning_factors": "/planning/planning_factors/reflectdrive"}
     assert "inputs.objects_type" not in parameters(planner)
+    assert dict(planner.expanded_remapping_rules)["~/input/max_velocity"] == "/planning/scenario_planning/max_velocity"
     assert dict(planner.expanded_remapping_rules)["~/input/objects"] == "/perception/object_recognition/objects"
 
 

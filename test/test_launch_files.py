@@ -107,17 +107,21 @@ def test_inside_autoware_the_map_comes_by_its_topic_and_no_file_is_needed():
     assert defaults["input_vector_map"] == INPUTS["~/input/map"][1] == "/map/vector_map"
 
 
+def in_shadow(default):
+    """A default that depends on `output_trajectories`: the first of its two names, that without this argument."""
+    return re.sub(r"^\$\(eval \"'(.*?)' if .*$", r"\1", default)
+
+
 def test_inside_autoware_too_nothing_that_a_node_acts_on_leaves_the_namespace_by_default():
-    """A default that depends on `output_trajectories` is the first of its two names without that argument."""
     defaults = {name: entry.get("default") for name, entry in xml_arguments().items() if "output_" in name}
-    shadow = {name: re.sub(r"^\$\(eval \"'(.*?)' if .*$", r"\1", default) for name, default in defaults.items()}
+    shadow = {name: in_shadow(default) for name, default in defaults.items()}
     assert shadow.pop("output_planning_factors") == "/planning/planning_factors/reflectdrive"
     assert set(shadow.values()) == set(OUTPUTS) - {"~/output/planning_factors"}
     assert set(SHOWN_ONLY) <= set(OUTPUTS)
     names = {own: name for own, (name, _, _) in INPUTS.items()}
     for own, (_, topic, _) in INPUTS.items():
         if names[own] in xml_arguments():
-            assert xml_arguments()[names[own]].get("default") == topic
+            assert in_shadow(xml_arguments()[names[own]].get("default")) == topic
 
 
 @pytest.mark.parametrize("name", ["demo", "recorded"])

@@ -167,6 +167,9 @@ class InputsConfig:
         "groups (autoware_perception_msgs/TrafficLightGroupArray) or none; used where a map is read, which has the "
         "stop lines",
     )
+    expect_max_velocity: bool = setting(
+        False, "true: a WARN until a speed limit of the operator arrives on ~/input/max_velocity"
+    )
     message_max_mb: float = setting(
         2.0,
         "larger objects, routes and transforms are refused unread: reading blocks the node for 5 to 20 ms per MB",
