@@ -270,6 +270,13 @@ class EngineConfig:
     watchdog_ms: float = setting(
         250.0, "without a finished step for this long the watchdog publishes the stop plan", 20.0, 1e4
     )
+    start_after_s: float = setting(
+        3.0,
+        "an engaged car that stands for this long without a reason is started along the route; 0: only by the service "
+        "~/service/start",
+        0.0,
+        60.0,
+    )
 
 
 @dataclass(frozen=True)

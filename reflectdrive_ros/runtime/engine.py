@@ -44,6 +44,7 @@ from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState
 from ..planning.postprocess import comfort
 from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.postprocess.waypoints import CARRY_MAX_S
+from ..planning.standstill import Standstill, Start, leave
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
@@ -114,14 +115,16 @@ class Engine:
         self._state = PlannerState()
         self._last_good: Plan | None = None
         self._off_route = ""  # why the car was not on its route at the last step; empty if it was
+        self._standstill = Standstill()
 
     def prefetch(self, observation: Observation) -> None:
         """Announces an observation of a later step: its encoding may start."""
         if self._prefetcher is not None:
             self._prefetcher.prefetch(observation)
 
-    def step(self, observation: Observation) -> StepReport:
-        """Plan for one observation. Timings in the report are milliseconds by stage."""
+    def step(self, observation: Observation, start: Start = Start.NEVER) -> StepReport:
+        """Plan for one observation. Timings in the report are milliseconds by stage. `start`: whether a standing car
+        may be started where the planner plans to stay."""
         start_s = self._start_s = self._clock()
         safety_context = SafetyContext(observation, self._config)  # builds its parts on first use
         stop = self._stop(observation.ego, observation.others, safety_context)
@@ -153,13 +156,15 @@ class Engine:
             plan, jump = self._limit_lateral_shift(plan, safety_context)
             notes += (jump,) if jump else ()
         if judgement.verdict is Verdict.OK and plan is not None:
-            sent, source = plan, PlanSource.PLANNER
+            started, why = self._started(plan, start, safety_context)
+            sent, source = plan if started is None else started, PlanSource.PLANNER
+            notes += (why,) if why else ()
         elif not self._off_route and (carried := self._carried_plan(safety_context)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
         if sound:
-            self._last_good = plan
+            self._last_good = sent if source is PlanSource.PLANNER else plan
         sent = self._with_safety_check(sent, safety_context)
         checked = self._clock()
         continued = self._continued(sent, safety_context)
@@ -245,6 +250,15 @@ class Engine:
         except Exception:  # an error of this limit must not prevent the plan
             log.exception("the lateral shift could not be limited")
             return plan, ""
+
+    def _started(self, plan: Plan, start: Start, safety_context: SafetyContext) -> tuple[Plan | None, str]:
+        """A plan that starts a standing car in place of `plan`, and the sentence that says so; None where none does."""
+        try:
+            self._standstill, started, why = leave(self._standstill, plan, start, safety_context)
+        except Exception:  # the rules must not prevent the planner's plan
+            log.exception("the rules for leaving a standstill failed")
+            return None, ""
+        return started, why
 
     def _with_safety_check(self, plan: Plan, safety_context: SafetyContext) -> Plan:
         """The plan with its safety check, unless the planner has added one."""
