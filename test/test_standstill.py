@@ -33,7 +33,7 @@ def standing(seconds, start=Start.IF_STUCK, scene=None, **settings):
 
 
 def starts(report):
-    return report.plan.change == "start along the route"
+    return report.plan.change == "start"
 
 
 def red_light(line_m):

@@ -1,9 +1,9 @@
 """Leaving a standstill: a plan along the route for a standing car whose planner plans to stay where nothing holds it.
 
 A network that was trained on drives has seen few starts, and a history at rest predicts rest. Autoware's ml_planner
-sets the speeds of its input to 1 m/s at the request of a service, diffusion_planner stretches plans. Here a rollout of the
-Intelligent Driver Model takes the place of the plan until the car drives at MOVING_MPS: it obeys lights, limits, others
-and the end of the route, and has to pass the guard.
+sets the speeds of its input to 1 m/s at the request of a service, diffusion_planner stretches plans. Here a rollout of
+the Intelligent Driver Model takes the place of the plan until the car drives at MOVING_MPS. It obeys lights, limits,
+others and the end of the route, and has to pass the guard.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ def leave(
     started = start_plan(plan, safety_context, 0.0 if requested else CLEARANCE_M)
     if started is None:
         return Standstill(since_ns), None, ""
-    why = "a start was requested" if requested else f"the car has stood for {standing_s:.1f} s without a reason"
-    return Standstill(since_ns, True), started, f"{why}: the plan along the route is sent"
+    if requested:
+        return Standstill(since_ns, True), started, "a start was requested: the plan along the route is sent"
+    sentence = f"the car has stood for {standing_s:.1f} s without a reason: the plan along the route is sent"
+    return Standstill(since_ns, True), started, sentence
 
 
 def driven_m(plan: Plan) -> float:
@@ -93,7 +95,7 @@ def start_plan(plan: Plan, safety_context: SafetyContext, clearance_m: float) ->
         plan.map_from_ego,
         Trajectory(poses, PLAN_DT_S),
         StepKind.BASELINE,
-        change="start along the route",
+        change="start",
     )
     if driven_m(started) < LEAVES_M or guard.check(started, safety_context, 0.0).verdict is not Verdict.OK:
         return None

@@ -84,6 +84,10 @@ class PlannerNode(Node):
         self._mismatches: list[str] = []  # reported last; each change is reported once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
         self._silent = {key for key in self._subscriptions_by_key if key != "instruction"}
+        if topics.serves_start():
+            self.create_service(
+                topics.service_class(topics.START_SERVICE_TYPE), topics.START_SERVICE, self._request_start
+            )
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(WATCHDOG_PERIOD_S, self._check_watchdog, MutuallyExclusiveCallbackGroup(), clock=steady)
         self.create_timer(
@@ -128,6 +132,12 @@ class PlannerNode(Node):
         if self._busy_since is None and self._core.due(now_ns):
             with self._wake:
                 self._wake.notify()
+
+    def _request_start(self, request: Any, response: Any) -> Any:
+        self._core.start_requested = bool(request.data)
+        response.success, response.message = True, "requested" if request.data else "withdrawn"
+        self.get_logger().info(f"start {response.message}")
+        return response
 
     # --- worker thread: plan, publish --------------------------------------------------------------------------------
 

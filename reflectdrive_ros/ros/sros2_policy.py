@@ -49,7 +49,9 @@ def policy(config: Config, namespace: str = NAMESPACE, remaps: Mapping[str, str]
     planner_names, check_names = (
         {own: row[1] for own, row in table.items()} | remaps for table in (INPUTS, CHECK_INPUTS)
     )
-    _add_enclave(enclaves, namespace, NODE, topics.inputs(config), planner_names, topics.OUTPUTS)
+    _add_enclave(
+        enclaves, namespace, NODE, topics.inputs(config), planner_names, topics.OUTPUTS, (topics.START_SERVICE,)
+    )
     _add_enclave(enclaves, namespace, CHECK_NODE, check_inputs, check_names, topics.CHECK_OUTPUTS)
     ElementTree.indent(root, "  ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
@@ -62,13 +64,14 @@ def _add_enclave(
     inputs: Iterable[Topic],
     remapped: Mapping[str, str],
     outputs: Iterable[Topic],
+    services: Iterable[str] = (),
 ) -> None:
-    """`remapped`: names of the topics that the launch file gives other names."""
+    """`remapped`: names of the topics that the launch file gives other names. `services`: besides those of ROS."""
     own = f"{namespace}/{node}"
     enclave = ElementTree.SubElement(enclaves, "enclave", path=own)
     profile = ElementTree.SubElement(ElementTree.SubElement(enclave, "profiles"), "profile", ns=namespace, node=node)
     for kind, right, names in (
-        ("service", {"reply": "ALLOW"}, [f"~/{name}" for name in ROS_OWN_SERVICES]),
+        ("service", {"reply": "ALLOW"}, [*(f"~/{name}" for name in ROS_OWN_SERVICES), *services]),
         ("topic", {"subscribe": "ALLOW"}, [remapped.get(topic.name, topic.name) for topic in inputs]),
         (
             "topic",

@@ -47,6 +47,21 @@ def message_class(type_name: str) -> Any:
     return getattr(import_module(f"{package}.msg"), name)
 
 
+def service_class(type_name: str) -> Any:
+    """Likewise of `package/srv/Name`."""
+    package, _, name = type_name.partition("/srv/")
+    return getattr(import_module(f"{package}.srv"), name)
+
+
+def serves_start() -> bool:
+    """Whether the package of the service is installed: the node drives without it."""
+    try:
+        service_class(START_SERVICE_TYPE)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
 def is_installed(type_name: str) -> bool:
     """Whether the message package of `package/msg/Name` is installed: topics of others are not subscribed to."""
     try:
@@ -182,6 +197,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
     return tuple(table)
 
 
+START_SERVICE, START_SERVICE_TYPE = "~/service/start", "std_srvs/srv/SetBool"
 ROUTE_TYPES = {"path": "nav_msgs/msg/Path", "lanelet": "autoware_planning_msgs/msg/LaneletRoute"}
 MAP_TYPE = "autoware_map_msgs/msg/LaneletMapBin"
 OPERATION_MODE_TYPE = "autoware_adapi_v1_msgs/msg/OperationModeState"
@@ -340,6 +356,10 @@ specification exactly.
   [autoware.md](autoware.md#who-drives).
 - The car stops if a required input is missing, stale or malformed. Without an optional input it drives on. The
   diagnostics report both.
+
+## Service
+- `~/service/start`, a {START_SERVICE_TYPE}, where its package is installed: `data: true` starts a standing car along
+  the route until it drives at 1 m/s, `data: false` withdraws the request.
 
 ## Outputs
 {_markdown_table(OUTPUTS)}
