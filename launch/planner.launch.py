@@ -15,7 +15,14 @@ from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity, logging
 from reflectdrive_ros.planning import LEARNED, PLANNERS
-from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUTS, PUBLISHED, SHOWN_ONLY, TRACKED_OBJECTS
+from reflectdrive_ros.ros.launch_topics import (
+    INPUTS,
+    NODE_ARGUMENTS,
+    OUTPUT_SETTINGS,
+    OUTPUTS,
+    SHOWN_ONLY,
+    TRACKED_OBJECTS,
+)
 
 SHARE = Path(__file__).parent.parent
 
@@ -53,7 +60,10 @@ def generate_launch_description() -> LaunchDescription:
             argument(
                 TRACKED_OBJECTS, "", "topic: TrackedObjects, read in place of input_objects; empty: those are read"
             ),
-            *(argument(name, "", f"{what}; empty: as in the config file") for name, (_, what) in PUBLISHED.items()),
+            *(
+                argument(name, "", f"{what}; empty: as in the config file")
+                for name, (_, what) in OUTPUT_SETTINGS.items()
+            ),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in OUTPUTS.values()),
             OpaqueFunction(function=planner),
         ]
@@ -79,9 +89,9 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     if value_of("route_type") or value_of("lanelet_map"):
         parameters["inputs.route_type"] = value_of("route_type") or "lanelet"
     if value_of("candidates_max"):
-        parameters[PUBLISHED["candidates_max"][0]] = int(value_of("candidates_max"))
+        parameters[OUTPUT_SETTINGS["candidates_max"][0]] = int(value_of("candidates_max"))
     if value_of("horizon_s"):
-        parameters[PUBLISHED["horizon_s"][0]] = float(value_of("horizon_s"))
+        parameters[OUTPUT_SETTINGS["horizon_s"][0]] = float(value_of("horizon_s"))
     inputs = [(own, value_of(name)) for own, (name, _, _) in INPUTS.items()]
     if value_of(TRACKED_OBJECTS):
         parameters["inputs.objects_type"] = "tracked"

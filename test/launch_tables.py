@@ -4,7 +4,7 @@ import ast
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUTS, PUBLISHED, TRACKED_OBJECTS
+from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUT_SETTINGS, OUTPUTS, TRACKED_OBJECTS
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
@@ -41,7 +41,7 @@ def declared():
     return (
         plain
         | {row[0] for row in (*NODE_ARGUMENTS, *INPUTS.values(), *OUTPUTS.values())}
-        | {TRACKED_OBJECTS, *PUBLISHED}
+        | {TRACKED_OBJECTS, *OUTPUT_SETTINGS}
     )
 
 

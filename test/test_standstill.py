@@ -12,7 +12,7 @@ from scenes import Clock, cars, config, later, observation, straight_route
 from reflectdrive_ros.core.domain import LightState, Plan, StepKind, StopLines, TrafficLights, Trajectory, Verdict
 from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.planning.planner import PlannerState
-from reflectdrive_ros.planning.standstill import MOVING_MPS, Start
+from reflectdrive_ros.planning.standstill import STARTED_MPS, StartMode
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 
@@ -25,7 +25,7 @@ def stays(state, scene, context):
     return PlannerState(previous=plan), plan
 
 
-def standing(seconds, start=Start.IF_STUCK, scene=None, **settings):
+def standing(seconds, start=StartMode.IF_STUCK, scene=None, **settings):
     """Reports of a car that stands for so long, each 0.1 s."""
     engine = Engine(config(planner="constant_velocity", **settings), Clock(), stays)
     scene = observation(0.0, agents=FAR) if scene is None else scene
@@ -51,7 +51,7 @@ def test_after_three_seconds_without_a_reason_the_car_is_started_and_the_report_
 
 
 def test_a_request_starts_it_at_once_also_where_objects_are_unknown():
-    (report,) = standing(0.0, Start.NOW, observation(0.0))
+    (report,) = standing(0.0, StartMode.NOW, observation(0.0))
     assert starts(report)
     assert report.notes == ("a start was requested: the plan along the route is sent",)
 
@@ -73,15 +73,15 @@ def test_with_a_reason_it_stands(scene, why):
     assert not any(starts(report) for report in standing(4.0, scene=scene))
 
 
-@pytest.mark.parametrize("start", [Start.NEVER, Start.IF_STUCK])
+@pytest.mark.parametrize("start", [StartMode.NEVER, StartMode.IF_STUCK])
 def test_a_car_that_is_not_engaged_and_one_whose_setting_is_0_stand(start):
-    reports = standing(5.0, start, engine__start_after_s=0.0 if start is Start.IF_STUCK else 3.0)
+    reports = standing(5.0, start, engine__start_after_s=0.0 if start is StartMode.IF_STUCK else 3.0)
     assert not any(starts(report) for report in reports)
 
 
 def test_a_request_does_not_drive_through_a_red_light_nor_into_a_car():
     for scene in (observation(0.0, agents=FAR, **red_light(5.0)), observation(0.0, agents=cars((7.5, 0.0, 0.0, 0.0)))):
-        assert not any(starts(report) for report in standing(1.0, Start.NOW, scene))
+        assert not any(starts(report) for report in standing(1.0, StartMode.NOW, scene))
 
 
 def test_the_reason_counts_from_its_end_and_the_planner_takes_over_at_walking_speed():
@@ -89,17 +89,17 @@ def test_the_reason_counts_from_its_end_and_the_planner_takes_over_at_walking_sp
     scene, flags = observation(0.0, agents=FAR), []
     for k in range(60):
         now = later(scene, 0.1 * k)
-        flags.append(starts(engine.step(replace(now, **red_light(5.0)) if k < 20 else now, Start.IF_STUCK)))
+        flags.append(starts(engine.step(replace(now, **red_light(5.0)) if k < 20 else now, StartMode.IF_STUCK)))
     assert flags.index(True) == 50
     for speed_mps, expected in ((0.8, True), (1.2, False), (0.8, False)):
         moving = replace(later(scene, 6.0), ego=replace(later(scene, 6.0).ego, speed_mps=speed_mps))
-        assert starts(engine.step(moving, Start.IF_STUCK)) is expected
-    assert MOVING_MPS == 1.0
+        assert starts(engine.step(moving, StartMode.IF_STUCK)) is expected
+    assert STARTED_MPS == 1.0
 
 
 def test_a_planner_that_leaves_by_itself_is_left_alone():
     engine = Engine(config(planner="route_follower"), Clock())
-    reports = [engine.step(later(observation(0.0, agents=FAR), 0.1 * k), Start.NOW) for k in range(3)]
+    reports = [engine.step(later(observation(0.0, agents=FAR), 0.1 * k), StartMode.NOW) for k in range(3)]
     assert not any(starts(report) or report.notes for report in reports)
 
 

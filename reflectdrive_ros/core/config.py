@@ -167,9 +167,7 @@ class InputsConfig:
         "groups (autoware_perception_msgs/TrafficLightGroupArray) or none; used where a map is read, which has the "
         "stop lines",
     )
-    expect_max_velocity: bool = setting(
-        False, "true: a WARN until a speed limit of the operator arrives on ~/input/max_velocity"
-    )
+    expect_max_velocity: bool = setting(False, "true: WARN until ~/input/max_velocity arrives")
     message_max_mb: float = setting(
         2.0,
         "larger objects, routes and transforms are refused unread: reading blocks the node for 5 to 20 ms per MB",
@@ -272,8 +270,7 @@ class EngineConfig:
     )
     start_after_s: float = setting(
         3.0,
-        "an engaged car that stands for this long without a reason is started along the route; 0: only by the service "
-        "~/service/start",
+        "an engaged car that stands for this long without a reason is started; 0: only by ~/service/start",
         0.0,
         60.0,
     )
@@ -289,13 +286,10 @@ class OutputConfig:
         "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
         "<generator_name><full name of the node>_<slot>; of several planners, _<planner> follows",
     )
-    candidates_max: int = setting(
-        64, "most candidates of a message, the plan included; 1 for processors that keep a state for each slot", 1, 64
-    )
+    candidates_max: int = setting(64, "most candidates of a message, the plan included", 1, 64)
     horizon_s: float = setting(
         0.0,
-        "plan and candidates that are shorter are continued along the route to this length, no faster than they end; "
-        "0: as planned",
+        "shorter plans are continued along the route to this length; 0: as planned",
         0.0,
         8.0,
     )

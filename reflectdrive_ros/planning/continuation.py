@@ -113,7 +113,7 @@ def path_onwards(
 
 
 def early(speeds_mps: Array) -> Array:
-    """(O, P) speeds at points every PATH_STEP_M of paths, each reached EARLY_M before: nobody brakes in the curve."""
+    """(O, P) speeds at points every PATH_STEP_M of paths, each reached EARLY_M before: not braking in curves."""
     count = round(EARLY_M / idm.PATH_STEP_M)
     padded = np.pad(speeds_mps, ((0, 0), (0, count)), mode="edge")
     return np.asarray(sliding_window_view(padded, count + 1, axis=1).min(axis=-1))

@@ -2,7 +2,7 @@
 
 A network that was trained on drives has seen few starts, and a history at rest predicts rest. Autoware's ml_planner
 sets the speeds of its input to 1 m/s at the request of a service, diffusion_planner stretches plans. Here a rollout of
-the Intelligent Driver Model takes the place of the plan until the car drives at MOVING_MPS. It obeys lights, limits,
+the Intelligent Driver Model takes the place of the plan until the car drives at STARTED_MPS. It obeys lights, limits,
 others and the end of the route, and has to pass the guard.
 """
 
@@ -21,13 +21,13 @@ from .factors import planning_factors
 from .planner import PlanningError
 
 STANDING_MPS = 0.3  # a slower car stands
-MOVING_MPS = 1.0  # from here on the planner's own plans count
+STARTED_MPS = 1.0  # from here on the planner's own plans count
 WITHIN_S = 4.0
 LEAVES_M = 1.0  # a plan that is shorter within WITHIN_S stays
-CLEARANCE_M = 1.0  # to others, of a plan that nobody has asked for
+START_CLEARANCE_M = 1.0  # to others, of a start that was not requested
 
 
-class Start(Enum):
+class StartMode(Enum):
     """Whether a standing car may be started."""
 
     NEVER = "never"
@@ -44,15 +44,15 @@ class Standstill:
 
 
 def leave(
-    memory: Standstill, plan: Plan, start: Start, safety_context: SafetyContext
+    memory: Standstill, plan: Plan, start: StartMode, safety_context: SafetyContext
 ) -> tuple[Standstill, Plan | None, str]:
     """The memory of the next step, and a plan that starts the car in place of `plan`, with a sentence; None where
     `plan` counts."""
     observation, after_s = safety_context.observation, safety_context.config.engine.start_after_s
     speed_mps = observation.ego.speed_mps
-    if start is Start.NEVER or speed_mps >= MOVING_MPS or driven_m(plan) >= LEAVES_M:
+    if start is StartMode.NEVER or speed_mps >= STARTED_MPS or driven_m(plan) >= LEAVES_M:
         return Standstill(), None, ""
-    requested = start is Start.NOW
+    requested = start is StartMode.NOW
     if not requested and (not after_s or observation.agents is None or has_reason(plan, safety_context)):
         return Standstill(), None, ""
     if speed_mps > STANDING_MPS and not memory.starting:
@@ -61,7 +61,7 @@ def leave(
     standing_s = (observation.stamp_ns - since_ns) * 1e-9
     if not requested and not memory.starting and standing_s < after_s:
         return Standstill(since_ns), None, ""
-    started = start_plan(plan, safety_context, 0.0 if requested else CLEARANCE_M)
+    started = start_plan(plan, safety_context, 0.0 if requested else START_CLEARANCE_M)
     if started is None:
         return Standstill(since_ns), None, ""
     if requested:

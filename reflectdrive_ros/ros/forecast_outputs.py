@@ -13,10 +13,10 @@ from . import rotations
 from .cdr_writer import CdrWriter
 from .convert import MapAgents
 
-STEP_S = 0.5  # of the published paths
+PATH_STEP_S = 0.5  # of the published paths
 COVARIANCE_BYTES = bytes(36 * 8)  # unknown
 BOUNDING_BOX = 0
-COLOURS = {
+LAMP_COLOURS = {
     LightState.RED: TrafficLightElement.RED,
     LightState.AMBER: TrafficLightElement.AMBER,
     LightState.GREEN: TrafficLightElement.GREEN,
@@ -31,7 +31,7 @@ def predicted_objects(tracked: MapAgents, forecast: Forecast, map_from_ego: Arra
     `forecast`: in the ego frame, of these agents first and then of others, which are left out. Ids, classification,
     speed and height are those of the message, sizes those of the boxes that were used.
     """
-    every = max(round(STEP_S / forecast.dt_s), 1)
+    every = max(round(PATH_STEP_S / forecast.dt_s), 1)
     paths = geometry.compose(map_from_ego, forecast.poses[: len(tracked.agents), ::every])
     writer = CdrWriter().header(stamp_ns, frame).numbers("I", len(paths))
     for item, object_id, path, size in zip(tracked.items, tracked.ids, paths, tracked.agents.sizes, strict=True):
@@ -63,7 +63,7 @@ def traffic_signal(signal: tuple[int, LightState] | None) -> TrafficLightGroup:
     is none."""
     message: Any = TrafficLightGroup()
     if signal is not None:
-        lamp = TrafficLightElement(color=COLOURS[signal[1]], confidence=1.0)
+        lamp = TrafficLightElement(color=LAMP_COLOURS[signal[1]], confidence=1.0)
         lamp.shape, lamp.status = TrafficLightElement.CIRCLE, TrafficLightElement.SOLID_ON
         message.traffic_light_group_id, message.elements = int(signal[0]), [lamp]
     return message

@@ -78,7 +78,7 @@ OUTPUTS = {  # likewise; by default they stay in the node's own namespace
     "~/debug/processing_time_ms": ("output_processing_time", "~/debug/processing_time_ms", "Float64Stamped"),
 }
 TRACKED_OBJECTS = "input_tracked_objects"  # argument: if set, this topic is read in place of input_objects
-PUBLISHED = {  # argument -> setting, description; empty: as in the config file
+OUTPUT_SETTINGS = {  # argument -> setting, description; empty: as in the config file
     "candidates_max": ("output.candidates_max", "most candidates of a message, the plan included"),
     "horizon_s": ("output.horizon_s", "length in s to which shorter plans are continued; 0: as planned"),
 }

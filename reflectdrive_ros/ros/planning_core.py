@@ -11,7 +11,7 @@ from typing import Any
 from ..core.config import Config
 from ..core.domain import PlanSource, StepReport, Verdict
 from ..maps.elevation import RoadSurface
-from ..planning.standstill import MOVING_MPS, Start
+from ..planning.standstill import STARTED_MPS, StartMode
 from ..runtime.engine import Clock, Engine
 from .inputs.camera_rig import RigInput
 from .inputs.channel import NO_CLOCK, InputStatus, Level
@@ -100,13 +100,13 @@ class PlanningCore:
         self._last = PlanningStep(snapshot, report, timings_ms, inputs.restarts)
         return self._last
 
-    def _start(self, snapshot: Snapshot) -> Start:
+    def _start(self, snapshot: Snapshot) -> StartMode:
         """Whether a standing car may be started. A request ends as soon as the car moves."""
-        if snapshot.ego is not None and snapshot.ego.speed_mps >= MOVING_MPS:
+        if snapshot.ego is not None and snapshot.ego.speed_mps >= STARTED_MPS:
             self.start_requested = False
         if self.start_requested:
-            return Start.NOW
-        return Start.IF_STUCK if snapshot.control.autonomous else Start.NEVER
+            return StartMode.NOW
+        return StartMode.IF_STUCK if snapshot.control.autonomous else StartMode.NEVER
 
     def stop(self, now_ns: int, reason: str) -> tuple[StepReport, RoadSurface] | None:
         """The watchdog's stop plan from the newest odometry; None without usable odometry. Callable during a step."""

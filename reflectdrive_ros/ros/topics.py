@@ -334,8 +334,8 @@ specification exactly.
 ## Inputs
 {_markdown_table(inputs(config))}
 
-- Images are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
-  (`cameras.names`, `cameras.topics`, `cameras.info_topics`). With `cameras.required: false` none of them is required.
+- Images are CompressedImage, or Image with `cameras.compressed: false`; `cameras.names`, `cameras.topics`,
+  `cameras.info_topics`. With `cameras.required: false` none is required.
 - `inputs.route_type` is the type of the route:
 {routes}
 - `inputs.objects_type` is the type of the objects; with `none` there is no such topic:
@@ -343,23 +343,19 @@ specification exactly.
 - `inputs.drivable_type` is the source of the drivable space: `map` uses the lanelets of the map, `grid`
   subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
 - Where route, drivable space or the planner `reflexdiffusion` read a map and `inputs.lanelet_map` names no file, the
-  node subscribes to `~/input/map` (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's
-  `/map/vector_map`. Routes of type `lanelet` require it.
+  node subscribes to `~/input/map` (reliable, transient_local, 1), an {MAP_TYPE}. Routes of type `lanelet`
+  require it.
 - Where a map is read and `inputs.lights_type` is `groups`, the node subscribes to `~/input/traffic_lights` (reliable,
-  volatile, 1), an {LIGHTS_TYPE}: Autoware's
-  `/perception/traffic_light_recognition/traffic_signals`. The stop lines come from the map
-  ([autoware.md](autoware.md#traffic-lights)).
+  volatile, 1), an {LIGHTS_TYPE} ([autoware.md](autoware.md#traffic-lights)).
 - With `inputs.obstacles_type: cloud` the node subscribes to `~/input/obstacles`, a sensor_msgs/msg/PointCloud2 in
-  base_link or in a frame of `/tf_static`, such as Autoware's `/perception/obstacle_segmentation/pointcloud`.
-- `~/input/operation_mode_state` is subscribed to where the package `autoware_adapi_v1_msgs` is installed. While a
-  driver drives, each plan starts from the car's present state and there is no turn signal command:
-  [autoware.md](autoware.md#who-drives).
+  base_link or in a frame of `/tf_static`.
+- `~/input/operation_mode_state` is subscribed to where the package `autoware_adapi_v1_msgs` is installed
+  ([autoware.md](autoware.md#who-drives)).
 - The car stops if a required input is missing, stale or malformed. Without an optional input it drives on. The
   diagnostics report both.
 
 ## Service
-- `~/service/start`, a {START_SERVICE_TYPE}, where its package is installed: `data: true` starts a standing car along
-  the route until it drives at 1 m/s, `data: false` withdraws the request.
+`~/service/start`, a {START_SERVICE_TYPE}, where its package is installed: [autoware.md](autoware.md#a-standing-car).
 
 ## Outputs
 {_markdown_table(OUTPUTS)}

@@ -44,7 +44,7 @@ from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState
 from ..planning.postprocess import comfort
 from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.postprocess.waypoints import CARRY_MAX_S
-from ..planning.standstill import Standstill, Start, leave
+from ..planning.standstill import Standstill, StartMode, leave
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
@@ -122,7 +122,7 @@ class Engine:
         if self._prefetcher is not None:
             self._prefetcher.prefetch(observation)
 
-    def step(self, observation: Observation, start: Start = Start.NEVER) -> StepReport:
+    def step(self, observation: Observation, start: StartMode = StartMode.NEVER) -> StepReport:
         """Plan for one observation. Timings in the report are milliseconds by stage. `start`: whether a standing car
         may be started where the planner plans to stay."""
         start_s = self._start_s = self._clock()
@@ -251,7 +251,7 @@ class Engine:
             log.exception("the lateral shift could not be limited")
             return plan, ""
 
-    def _started(self, plan: Plan, start: Start, safety_context: SafetyContext) -> tuple[Plan | None, str]:
+    def _started(self, plan: Plan, start: StartMode, safety_context: SafetyContext) -> tuple[Plan | None, str]:
         """A plan that starts a standing car in place of `plan`, and the sentence that says so; None where none does."""
         try:
             self._standstill, started, why = leave(self._standstill, plan, start, safety_context)

@@ -29,7 +29,7 @@ RATE_WINDOW = 20  # messages over which a rate is measured
 PAUSE_S = 5.0  # after a longer gap between stamps, the rate is measured again from there
 LOSS_SHOWN_S = 10.0  # losses of this time count in the diagnostics ..
 GAPS_MIN = 3  # .. where they are this many: a sender that is started again leaves one
-GAP_MAX_S = 1.0  # a longer gap is a sender that was off
+LOSS_GAP_MAX_S = 1.0  # a longer gap is a sender that was off
 NEW_RATE = 4  # so many long intervals in a row of about one length are a new rate of the sender
 SAME_RATE = 1.25  # their longest is at most this many times their shortest
 RATE_MAX_HZ = 10_000.0  # no sensor is faster: such stamps are not times
@@ -111,7 +111,7 @@ class Channel:
             return
         period = max(median(later - earlier for earlier, later in pairwise(self.stamps)), 1)
         gap_ns = stamp_ns - self.stamps[-1]
-        if not (1.75 < gap_ns / period < 20 and gap_ns <= GAP_MAX_S * 1e9):  # less is jitter
+        if not (1.75 < gap_ns / period < 20 and gap_ns <= LOSS_GAP_MAX_S * 1e9):  # less is jitter
             return
         self.lost += round(gap_ns / period) - 1
         self.gaps.append((stamp_ns, round(gap_ns / period) - 1))
