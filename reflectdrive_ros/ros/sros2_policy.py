@@ -47,7 +47,7 @@ def policy(config: Config, namespace: str = NAMESPACE, remaps: Mapping[str, str]
     root = ElementTree.Element("policy", version="0.2.0")
     enclaves = ElementTree.SubElement(root, "enclaves")
     planner_names, check_names = (
-        {own: row[1] for own, row in table.items()} | remaps for table in (INPUTS, CHECK_INPUTS)
+        {**{own: row[1] for own, row in table.items()}, **remaps} for table in (INPUTS, CHECK_INPUTS)
     )
     _add_enclave(
         enclaves, namespace, NODE, topics.inputs(config), planner_names, topics.OUTPUTS, (topics.START_SERVICE,)
