@@ -9,13 +9,23 @@ from messages import ns
 from operation_modes import AUTONOMOUS, STOP, mode
 from scenes import Clock, cars, config, later, observation, straight_route
 
-from reflectdrive_ros.core.domain import LightState, Plan, StepKind, StopLines, TrafficLights, Trajectory, Verdict
+from reflectdrive_ros.core.domain import (
+    AgentKind,
+    LightState,
+    Plan,
+    StepKind,
+    StopLines,
+    TrafficLights,
+    Trajectory,
+    Verdict,
+)
 from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.planning.planner import PlannerState
 from reflectdrive_ros.planning.standstill import STARTED_MPS, StartMode
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 
+PEDESTRIAN = np.array([int(AgentKind.PEDESTRIAN)])
 FAR = cars((60.0, 0.0, 0.0, 8.0))
 
 
@@ -66,6 +76,7 @@ def test_a_request_starts_it_at_once_also_where_objects_are_unknown():
         (observation(0.0), "unknown objects"),
         (observation(0.0, agents=cars((4.0, 2.1, 0.0, 0.0))), "a car at its side"),
         (observation(0.0, np.zeros((0, 3)), agents=FAR), "no route"),
+        (observation(0.0, agents=replace(cars((12.0, 3.0, 0.0, 0.0)), kinds=PEDESTRIAN)), "someone at the kerb"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

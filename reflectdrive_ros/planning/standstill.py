@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 
 from ..core import geometry, kinematics
-from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, Plan, StepKind, Trajectory, Verdict
+from ..core.domain import PLAN_DT_S, PLAN_HORIZON_S, AgentKind, Agents, Plan, StepKind, Trajectory, Verdict
 from ..scoring.safety import SafetyContext, safety_check
 from . import guard, idm
 from .factors import planning_factors
@@ -25,6 +25,7 @@ STARTED_MPS = 1.0  # from here on the planner's own plans count
 WITHIN_S = 4.0
 LEAVES_M = 1.0  # a plan that is shorter within WITHIN_S stays
 START_CLEARANCE_M = 1.0  # to others, of a start that was not requested
+PEOPLE_M = 4.0  # likewise from the rear axle's path to pedestrians and cyclists: they may be waited for
 
 
 class StartMode(Enum):
@@ -62,7 +63,7 @@ def leave(
     if not requested and not memory.starting and standing_s < after_s:
         return Standstill(since_ns), None, ""
     started = start_plan(plan, safety_context, 0.0 if requested else START_CLEARANCE_M)
-    if started is None:
+    if started is None or (not requested and passes_people(started, observation.agents)):
         return Standstill(since_ns), None, ""
     if requested:
         return Standstill(since_ns, True), started, "a start was requested: the plan along the route is sent"
@@ -79,6 +80,16 @@ def driven_m(plan: Plan) -> float:
 def has_reason(plan: Plan, safety_context: SafetyContext) -> bool:
     """Whether a light, a limit, the end of the route or an object holds a standing plan."""
     return any(factor.speed_mps == 0.0 for factor in planning_factors(plan.trajectory, safety_context))
+
+
+def passes_people(plan: Plan, agents: Agents | None) -> bool:
+    """Whether the plan comes nearer than PEOPLE_M to where pedestrians or cyclists are now."""
+    if agents is None:
+        return False
+    people = agents.poses[np.isin(agents.kinds, (AgentKind.PEDESTRIAN, AgentKind.BICYCLE)), :2]
+    path = plan.trajectory.poses[: round(WITHIN_S / PLAN_DT_S), :2]
+    away_m = np.hypot(*(people[:, None] - path).transpose(2, 0, 1))
+    return bool((away_m < PEOPLE_M).any())
 
 
 def start_plan(plan: Plan, safety_context: SafetyContext, clearance_m: float) -> Plan | None:
