@@ -9,7 +9,7 @@ from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.domain import LightState, Plan, PlanSource, StepKind, StopLines, TrafficLights
 from reflectdrive_ros.planning.continuation import continue_plan, continue_trajectory
 from reflectdrive_ros.planning.planner import PlannerState
-from reflectdrive_ros.replay.validator import LIMITS, check_shape
+from reflectdrive_ros.replay.validator import LIMITS, check_shape, three_point_curvature
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.scoring.safety import SafetyContext
 
@@ -56,6 +56,18 @@ def test_it_returns_to_the_route_without_a_kink():
     assert result.poses[-1, 1] == pytest.approx(-1.5, abs=0.1)
     turns = np.abs(np.diff(np.unwrap(result.poses[:, 2])))
     assert turns.max() < 0.02  # 0.2 rad/s
+
+
+def test_where_plan_and_continuation_meet_the_path_has_no_corner():
+    """The plan turns right and goes straight on in its last steps; the route has corners of 2 degrees every 10 m."""
+    bend = kinematics.arc(-0.01, 0.8 * np.arange(1, 38))
+    poses = np.concatenate([bend, geometry.compose(bend[-1], kinematics.arc(0.0, 0.8 * np.arange(1, 4)))])
+    steps = np.radians(-2.0) * np.arange(12)
+    corners = np.concatenate([[[0.0, 0.5]], np.cumsum(10.0 * np.stack([np.cos(steps), np.sin(steps)], axis=1), axis=0)])
+    route = np.concatenate([corners, geometry.headings_along(corners)[:, None]], axis=1)
+    result = continued(Plan(0, np.zeros(3), Trajectory(poses, 0.1)), observation(8.0, route)).trajectory
+    line = result.poses[34:60:2, :2]  # 1.6 m apart
+    assert np.abs(three_point_curvature(line)).max() < 0.013
 
 
 def test_it_follows_a_bend_slowly_enough_and_within_the_limits_of_the_validator():
