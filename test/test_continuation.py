@@ -6,7 +6,7 @@ from operation_modes import remembering_planner
 from scenes import Clock, cars, config, observation, straight_plan, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
-from reflectdrive_ros.core.domain import LightState, Plan, PlanSource, StepKind, StopLines, TrafficLights
+from reflectdrive_ros.core.domain import LightState, Plan, PlanSource, StepKind, StopLines, TrafficLights, Trajectory
 from reflectdrive_ros.planning.continuation import continue_plan, continue_trajectory
 from reflectdrive_ros.planning.planner import PlannerState
 from reflectdrive_ros.replay.validator import LIMITS, check_shape, three_point_curvature
@@ -60,7 +60,7 @@ def test_it_returns_to_the_route_without_a_kink():
 
 def test_where_plan_and_continuation_meet_the_path_has_no_corner():
     """The plan turns right and goes straight on in its last steps; the route has corners of 2 degrees every 10 m."""
-    bend = kinematics.arc(-0.01, 0.8 * np.arange(1, 38))
+    bend = kinematics.arc(-0.0035, 0.8 * np.arange(1, 38))
     poses = np.concatenate([bend, geometry.compose(bend[-1], kinematics.arc(0.0, 0.8 * np.arange(1, 4)))])
     steps = np.radians(-2.0) * np.arange(12)
     corners = np.concatenate([[[0.0, 0.5]], np.cumsum(10.0 * np.stack([np.cos(steps), np.sin(steps)], axis=1), axis=0)])

@@ -188,8 +188,8 @@ class Engine:
             full_step_reason,
             notes,
             self._factors(sent, safety_context),
-            safety_context.forecast if sound else None,
-            continued,
+            forecast=safety_context.forecast if sound else None,
+            continued=continued,
         )
 
     def _deadline_used(self) -> float:
