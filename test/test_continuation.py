@@ -59,15 +59,16 @@ def test_it_returns_to_the_route_without_a_kink():
 
 
 def test_where_plan_and_continuation_meet_the_path_has_no_corner():
-    """The plan turns right and goes straight on in its last steps; the route has corners of 2 degrees every 10 m."""
+    """The plan's last heading is wrong by 0.03 rad; the route has corners of 2 degrees every 10 m."""
     bend = kinematics.arc(-0.0035, 0.8 * np.arange(1, 38))
     poses = np.concatenate([bend, geometry.compose(bend[-1], kinematics.arc(0.0, 0.8 * np.arange(1, 4)))])
+    poses[-1, 2] += 0.03
     steps = np.radians(-2.0) * np.arange(12)
     corners = np.concatenate([[[0.0, 0.5]], np.cumsum(10.0 * np.stack([np.cos(steps), np.sin(steps)], axis=1), axis=0)])
     route = np.concatenate([corners, geometry.headings_along(corners)[:, None]], axis=1)
     result = continued(Plan(0, np.zeros(3), Trajectory(poses, 0.1)), observation(8.0, route)).trajectory
     line = result.poses[34:60:2, :2]  # 1.6 m apart
-    assert np.abs(three_point_curvature(line)).max() < 0.013
+    assert np.abs(three_point_curvature(line)).max() < 0.008
 
 
 def test_it_follows_a_bend_slowly_enough_and_within_the_limits_of_the_validator():
