@@ -16,7 +16,7 @@ from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from reflectdrive_ros.planning import LEARNED, PLANNERS
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUT_SETTINGS, OUTPUTS, TRACKED_OBJECTS
 
 HERE = Path(__file__).parent
 WORLD_TOPICS = {  # outputs of the world whose Autoware names differ
@@ -35,6 +35,7 @@ def generate_launch_description() -> LaunchDescription:
         "use_sim_time": "true",
         "strict_start": "true",
         "respawn": "false",
+        **dict.fromkeys((TRACKED_OBJECTS, *OUTPUT_SETTINGS), ""),
         **{name: topic for name, topic, _ in (*INPUTS.values(), *OUTPUTS.values())},
         **WORLD_TOPICS,
     }

@@ -15,7 +15,14 @@ from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity, logging
 from reflectdrive_ros.planning import LEARNED, PLANNERS
-from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUTS, SHOWN_ONLY
+from reflectdrive_ros.ros.launch_topics import (
+    INPUTS,
+    NODE_ARGUMENTS,
+    OUTPUT_SETTINGS,
+    OUTPUTS,
+    SHOWN_ONLY,
+    TRACKED_OBJECTS,
+)
 
 SHARE = Path(__file__).parent.parent
 
@@ -50,6 +57,13 @@ def generate_launch_description() -> LaunchDescription:
             argument("respawn", "false", "start the node again when it ends", yes_or_no),
             argument("rviz", "false", "show inputs and plan in RViz (rviz2 must be installed)", yes_or_no),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in INPUTS.values()),
+            argument(
+                TRACKED_OBJECTS, "", "topic: TrackedObjects, read in place of input_objects; empty: those are read"
+            ),
+            *(
+                argument(name, "", f"{what}; empty: as in the config file")
+                for name, (_, what) in OUTPUT_SETTINGS.items()
+            ),
             *(argument(name, topic, f"topic: {what}") for name, topic, what in OUTPUTS.values()),
             OpaqueFunction(function=planner),
         ]
@@ -66,7 +80,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
 
     # left out if false, because it would override Autoware's setting for its whole tree
     time_source: dict[str, object] = {"use_sim_time": True} if value_of("use_sim_time") == "true" else {}
-    parameters = {"strict_start": value_of("strict_start") == "true", **time_source}
+    parameters: dict[str, object] = {"strict_start": value_of("strict_start") == "true", **time_source}
     for name in ("config_file", "planner"):
         if value_of(name):
             parameters[name] = value_of(name)
@@ -74,7 +88,14 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         parameters["inputs.lanelet_map"] = value_of("lanelet_map")
     if value_of("route_type") or value_of("lanelet_map"):
         parameters["inputs.route_type"] = value_of("route_type") or "lanelet"
+    if value_of("candidates_max"):
+        parameters[OUTPUT_SETTINGS["candidates_max"][0]] = int(value_of("candidates_max"))
+    if value_of("horizon_s"):
+        parameters[OUTPUT_SETTINGS["horizon_s"][0]] = float(value_of("horizon_s"))
     inputs = [(own, value_of(name)) for own, (name, _, _) in INPUTS.items()]
+    if value_of(TRACKED_OBJECTS):
+        parameters["inputs.objects_type"] = "tracked"
+        inputs = [(own, value_of(TRACKED_OBJECTS) if own == "~/input/objects" else topic) for own, topic in inputs]
     outputs = [(own, value_of(name)) for own, (name, _, _) in OUTPUTS.items()]
     node = Node(
         package="reflectdrive",

@@ -28,7 +28,7 @@ from launch.substitutions import LaunchConfiguration
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from reflectdrive_ros.planning import LEARNED, PLANNERS
 from reflectdrive_ros.ros.bag import BagError, BagReader
-from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUTS
+from reflectdrive_ros.ros.launch_topics import INPUTS, OUTPUT_SETTINGS, OUTPUTS, TRACKED_OBJECTS
 
 HERE = Path(__file__).parent
 CLOCK_HZ = "100"
@@ -95,6 +95,7 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         "use_sim_time": "true",
         "strict_start": "true",
         "respawn": "false",
+        **dict.fromkeys((TRACKED_OBJECTS, *OUTPUT_SETTINGS), ""),
         **{name: value_of(name) or recorded_inputs.get(name) or default for name, default, _ in INPUTS.values()},
         **{name: own for name, own, _ in OUTPUTS.values()},
     }

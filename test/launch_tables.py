@@ -4,7 +4,7 @@ import ast
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUTS
+from reflectdrive_ros.ros.launch_topics import INPUTS, NODE_ARGUMENTS, OUTPUT_SETTINGS, OUTPUTS, TRACKED_OBJECTS
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "launch" / "planner.launch.py"
@@ -38,7 +38,11 @@ def called(function, file):
 def declared():
     """Every argument of planner.launch.py."""
     plain = {words[0] for words, _ in called("argument", FILE) if isinstance(words[0], str) and words != ["*row"]}
-    return plain | {row[0] for row in (*NODE_ARGUMENTS, *INPUTS.values(), *OUTPUTS.values())}
+    return (
+        plain
+        | {row[0] for row in (*NODE_ARGUMENTS, *INPUTS.values(), *OUTPUTS.values())}
+        | {TRACKED_OBJECTS, *OUTPUT_SETTINGS}
+    )
 
 
 def xml_arguments():

@@ -1,5 +1,7 @@
 """A planning core whose operation mode changes while the car drives."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from input_stream import instant, latched, small
 from messages import ns
@@ -7,8 +9,19 @@ from scenes import Clock
 
 from reflectdrive_ros.core.domain import Plan, StepKind, Trajectory
 from reflectdrive_ros.planning.planner import PlannerState
+from reflectdrive_ros.ros import outputs, topics
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
+
+STOP, AUTONOMOUS, LOCAL = 1, 2, 3
+
+
+def mode(number, enabled=True, transition=False):
+    """An OperationModeState; where its package is not installed, an object with the fields that are read."""
+    fields = {"mode": number, "is_autoware_control_enabled": enabled, "is_in_transition": transition}
+    if topics.is_installed(topics.OPERATION_MODE_TYPE):
+        return topics.message_class(topics.OPERATION_MODE_TYPE)(**fields)
+    return SimpleNamespace(stamp=outputs.time_message(0), **fields)
 
 
 def remembering_planner(steps):

@@ -1,32 +1,20 @@
 """Who drives the car: plans of a car that a driver drives start from its present state, and nothing of them is used."""
 
-from types import SimpleNamespace
-
 import pytest
 from autoware_vehicle_msgs.msg import TurnIndicatorsReport
 from input_stream import instant, latched, small
 from messages import ns
-from operation_modes import driven
+from operation_modes import AUTONOMOUS, LOCAL, STOP, driven, mode
 from scenes import Clock, config
 from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.core.domain import PlanSource, StepKind, Verdict
-from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import MAX_LATERAL_SHIFT_M
-
-STOP, AUTONOMOUS, LOCAL = 1, 2, 3
-
-
-def mode(number, enabled=True, transition=False):
-    """An OperationModeState; where its package is not installed, an object with the fields that are read."""
-    fields = {"mode": number, "is_autoware_control_enabled": enabled, "is_in_transition": transition}
-    if topics.is_installed(topics.OPERATION_MODE_TYPE):
-        return topics.message_class(topics.OPERATION_MODE_TYPE)(**fields)
-    return SimpleNamespace(stamp=outputs.time_message(0), **fields)
 
 
 def report(seconds, signal):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from autoware_internal_planning_msgs.msg import VelocityLimit
 from input_stream import instant, latched, ready, small
 from messages import CAMERAS, acceleration, jpeg, ns, odometry, predicted_objects, raw, route
 from scenes import Clock, config
@@ -233,6 +234,57 @@ def test_lost_images_are_counted_and_said():
     assert int(status.values["lost"]) == pytest.approx(19, abs=2)
     assert status.level is Level.WARN
     assert "config/fastdds.xml" in status.message
+
+
+def image_status(stamps_s, now_s):
+    """The status of the front camera whose images have these stamps."""
+    inputs = ready()
+    for number, stamp_s in enumerate(stamps_s):
+        inputs.store.put("image:front", jpeg(stamp_s, "front", number % 200), ns(stamp_s))
+    return next(s for s in inputs.statuses(ns(now_s)) if s.name == "image front")
+
+
+EVERY_TENTH = [1.0 + 0.1 * k for k in range(40)]  # until 4.9 s
+
+
+def test_losses_are_shown_for_ten_seconds_and_stay_counted():
+    lossy = [stamp for k, stamp in enumerate(EVERY_TENTH) if k % 10 != 9]
+    assert image_status(lossy, 5.0).level is Level.WARN
+    healed = image_status([*lossy, *(5.0 + 0.1 * k for k in range(150))], 20.0)
+    assert (healed.level, healed.values["lost"]) == (Level.OK, "4")
+
+
+@pytest.mark.parametrize("off_s", [0.3, 0.8, 3.0, 30.0])
+def test_a_sender_that_is_started_again_has_lost_nothing_that_is_worth_a_warning(off_s):
+    again = [EVERY_TENTH[-1] + off_s + 0.1 * k for k in range(30)]
+    assert image_status([*EVERY_TENTH, *again], again[-1]).level is Level.OK
+
+
+@pytest.mark.parametrize("period_s", [0.02, 0.05, 0.2, 0.3, 0.5])
+def test_a_sender_with_another_rate_has_lost_nothing(period_s):
+    other = [EVERY_TENTH[-1] + period_s * (k + 1) for k in range(40)]
+    status = image_status([*EVERY_TENTH, *other], other[-1])
+    assert (status.level, status.values["lost"]) == (Level.OK, "0")
+
+
+def test_a_planner_that_reads_no_camera_says_nothing_of_cameras():
+    for planner, cameras in (("reflexdiffusion", {}), ("route_follower", {"cameras__required": False})):
+        inputs = Inputs(config(planner=planner, inputs__lights_type="none", **cameras))
+        instant(inputs.store, 1.0, cameras=())
+        assert not [status.name for status in inputs.statuses(ns(9.0)) if "image" in status.name]
+    waiting = Inputs(config(planner="route_follower"))  # cameras.required: the car stops without images
+    assert {s.level for s in waiting.statuses(ns(1.0)) if s.name.startswith("image")} == {Level.ERROR}
+
+
+@pytest.mark.parametrize("expected", [False, True])
+def test_a_limit_of_the_operator_that_is_expected_is_missed(expected):
+    inputs = Inputs(small(inputs__expect_max_velocity=expected))
+    status = {s.name: s for s in inputs.statuses(ns(1.0))}.get("max_velocity")
+    assert (status is not None) == expected
+    if status is not None:
+        assert (status.level, status.message) == (Level.WARN, "max_velocity: nothing received yet")
+        inputs.store.put("max_velocity", VelocityLimit(max_velocity=5.0), ns(1.0))
+        assert {s.name: s for s in inputs.statuses(ns(1.1))}["max_velocity"].level is Level.OK
 
 
 def test_ignored_objects_are_in_the_diagnostics():

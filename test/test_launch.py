@@ -16,7 +16,7 @@ import pytest
 import yaml
 from launch_tables import AUTOWARE, DEMO, FILE, REPLAY, ROOT, declared
 
-from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.config import Config, override_dotted
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.ros.bag import BagWriter
 
@@ -178,16 +178,56 @@ def test_the_demo_starts_a_world_and_a_planner_that_follows_its_clock(launching)
     assert words[words.index("--trajectory") + 1] == "/car/reflectdrive/output/trajectory"
 
 
-def test_autowares_include_becomes_our_candidates(launching):
-    launch_arguments = {
-        "lanelet_map": "/maps/town.osm",
-        "output_trajectories": "/planning/generator/reflectdrive/candidates",
-    }
-    launch_arguments["output_turn_indicators"] = "/planning/turn_indicators_cmd"
-    remapped = dict(nodes(AUTOWARE, launching, **launch_arguments)["planner"].expanded_remapping_rules)
-    assert remapped["~/output/candidate_trajectories"] == "/planning/generator/reflectdrive/candidates"
+THEIR_NODE = "/planning/trajectory_generator/neural_network_based_planner/diffusion_planner_node"
+THEIR_ARGUMENTS = {  # of the include of diffusion_planner in autoware_launch main, 2026-08-21
+    "data_path": "/autoware_data/ml_models",
+    "diffusion_planner_param_path": "/autoware_launch/diffusion_planner.param.yaml",
+    "input_odometry": "/localization/kinematic_state",
+    "input_acceleration": "/localization/acceleration",
+    "input_route": "/planning/mission_planning/route",
+    "input_traffic_signals": "/perception/traffic_light_recognition/traffic_signals",
+    "input_tracked_objects": "/perception/object_recognition/tracking/objects",
+    "input_vector_map": "/map/vector_map",
+    "input_turn_indicators": "/vehicle/status/turn_indicators_status",
+    "debug/output_traffic_signal": "/planning/scenario_planning/lane_driving/behavior_planning/debug/traffic_signal",
+    "output_trajectories": "/planning/generator/diffusion_planner/candidate_trajectories",
+    "output_turn_indicators": "/planning/turn_indicators_cmd",
+}
+
+
+def test_with_the_arguments_of_autowares_include_every_topic_has_the_name_that_autoware_reads(launching):
+    planner = nodes(AUTOWARE, launching, **THEIR_ARGUMENTS, reflectdrive_planner="reflexdiffusion")["planner"]
+    remapped = dict(planner.expanded_remapping_rules)
+    assert remapped["~/output/candidate_trajectories"] == THEIR_ARGUMENTS["output_trajectories"]
     assert remapped["~/output/turn_indicators"] == "/planning/turn_indicators_cmd"
-    assert "~/output/trajectory" not in remapped
+    assert remapped["~/output/debug/traffic_signal"] == THEIR_ARGUMENTS["debug/output_traffic_signal"]
+    assert remapped["~/input/objects"] == THEIR_ARGUMENTS["input_tracked_objects"]
+    # no scenario_planning, no selector of limits: the operator's limit as RViz and the API publish it
+    assert remapped["~/input/max_velocity"] == "/planning/scenario_planning/max_velocity_default"
+    for own in ("~/output/trajectory", "~/output/predicted_objects", "~/debug/processing_time_ms"):
+        assert remapped[own] == own.replace("~", THEIR_NODE)  # the evaluator, RViz and processing_time_checker
+    assert remapped["~/output/planning_factors"] == "/planning/planning_factors/diffusion_planner"
+    values = parameters(planner)
+    assert values["planner"] == "reflexdiffusion"
+    assert (values["output.candidates_max"], values["output.horizon_s"]) == (1, 8.0)
+    assert values["inputs.objects_type"] == "tracked"
+    override_dotted(Config(), {name: value for name, value in values.items() if "." in name})  # all are settings
+
+
+def test_without_candidates_for_autoware_nothing_has_a_name_of_diffusion_planner(launching):
+    planner = nodes(AUTOWARE, launching)["planner"]
+    outputs = {own: topic for own, topic in planner.expanded_remapping_rules if not own.startswith("~/input")}
+    assert outputs == {"~/output/planning_factors": "/planning/planning_factors/reflectdrive"}
+    assert "inputs.objects_type" not in parameters(planner)
+    assert dict(planner.expanded_remapping_rules)["~/input/max_velocity"] == "/planning/scenario_planning/max_velocity"
+    assert dict(planner.expanded_remapping_rules)["~/input/objects"] == "/perception/object_recognition/objects"
+
+
+def test_outside_of_autoware_length_and_number_of_candidates_are_those_of_the_config_file(launching):
+    assert not {"output.candidates_max", "output.horizon_s"} & parameters(nodes(FILE, launching)["planner"]).keys()
+    planner = nodes(FILE, launching, candidates_max="3", horizon_s="6.5")["planner"]
+    values = parameters(planner)
+    assert (values["output.candidates_max"], values["output.horizon_s"]) == (3, 6.5)
 
 
 def test_arguments_of_autowares_own_neither_come_in_nor_change(launching):

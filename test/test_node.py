@@ -302,3 +302,19 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
 def spin(executor):
     with suppress(ExternalShutdownException):
         executor.spin()
+
+
+def test_a_start_is_requested_by_the_service_and_ends_when_the_car_moves(tmp_path):
+    """The planner `constant_velocity` plans to stay where a standing car is."""
+    set_bool = pytest.importorskip("std_srvs.srv", reason="std_srvs is not installed").SetBool
+    with car(tmp_path) as sender:
+        standing, moving = {"ego": {"speed": 0.0, "x": 0.0}}, {"ego": {"speed": 2.0}}
+        sender.until(planned, **standing)
+        client = sender.harness.node.create_client(set_bool, "/planning/reflectdrive/reflectdrive/service/start")
+        assert client.wait_for_service(10.0)
+        answer = client.call_async(set_bool.Request(data=True))
+        sender.diagnosed(lambda lines: "a start was requested" in lines["planner"][1], **standing)
+        assert (answer.result().success, answer.result().message) == (True, "requested")
+        assert sender.harness.received["trajectory"][-1][1].points[-1].longitudinal_velocity_mps > 2.0
+        sender.diagnosed(lambda lines: "requested" not in lines["planner"][1], **moving)
+        sender.diagnosed(lambda lines: "requested" not in lines["planner"][1], **standing)

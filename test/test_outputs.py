@@ -168,6 +168,14 @@ def test_each_slot_keeps_its_uuid_from_cycle_to_cycle():
     assert [bytes(info.generator_id.uuid) for info in cycles[0].generator_info] == first
 
 
+def test_no_more_candidates_are_sent_than_the_setting_allows_and_the_plan_is_the_first():
+    plan = stopping_plan(candidates=tuple(Trajectory(np.full((80, 3), at), 0.1) for at in (1.0, 2.0, 3.0)))
+    for most, count in ((1, 1), (3, 3), (64, 4)):
+        sent = sent_candidates(plan, Signal.OFF, config(output__candidates_max=most))
+        assert len(sent.candidate_trajectories) == len(sent.generator_info) == count
+        assert sent.candidate_trajectories[0].points == outputs.trajectory(plan, config()).points
+
+
 def test_nodes_in_different_namespaces_have_no_name_in_common():
     nodes = [NODE_NAME, "/reflectdrive", "/left/reflectdrive", "/right/reflectdrive", "/right/car_reflectdrive"]
     plan, line = stopping_plan(), InputStatus("planner", Level.OK, "", {})

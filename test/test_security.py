@@ -121,6 +121,31 @@ def test_another_car_has_another_policy():
     assert "/map/vector_map" in allowed(sros2_policy.policy(LANELETS), "subscribe")
 
 
+def test_remapped_topics_have_their_new_names_and_no_others(capsys):
+    rules = ["~/output/planning_factors:=/planning/planning_factors/reflectdrive", "~/input/objects:=/tracking/objects"]
+    words = [word for rule in rules for word in ("--remap", rule)]
+    assert sros2_policy.main(words) == 0
+    text, plain = capsys.readouterr().out, POLICY.read_text()
+    for right, own, new in (
+        ("publish", "/planning/reflectdrive/reflectdrive/output/planning_factors", rules[0].partition(":=")[2]),
+        ("subscribe", INPUTS["~/input/objects"][1], "/tracking/objects"),
+    ):
+        assert allowed(text, right) == allowed(plain, right) - {own} | {new}
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        ("~/output/plan:=/plan", "but no node has the topic ~/output/plan"),
+        ("~/output/trajectory=/plan", "expected FROM:=TO"),
+        ("~/output/trajectory:=/plan/*", "expected FROM:=TO"),
+    ],
+)
+def test_a_remapping_that_no_node_has_is_refused(rule, sentence, capsys):
+    assert sros2_policy.main(["--remap", rule]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_a_car_with_obstacles_reads_them_where_the_launch_files_remap_them():
     clouds = override_dotted(Config(), {"inputs.obstacles_type": "cloud"})
     subscribed = allowed(sros2_policy.policy(clouds), "subscribe")
@@ -162,7 +187,8 @@ def test_the_node_does_exactly_what_the_policy_allows(tmp_path, start, remaps, o
     missing = {INPUTS[t.name][1] for t in topics.inputs(config) if not topics.is_installed(t.type)}
     assert subscribed == allowed(text, "subscribe", who[0]) - missing
     assert published == allowed(text, "publish", who[0])
-    assert served == allowed(text, "reply", who[0])
+    own = set() if topics.serves_start() else {topics.START_SERVICE.replace("~", "/".join(reversed(who)))}
+    assert served == allowed(text, "reply", who[0]) - own
 
 
 # --- what is installed -----------------------------------------------------------------------------------------------

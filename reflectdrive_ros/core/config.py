@@ -167,6 +167,7 @@ class InputsConfig:
         "groups (autoware_perception_msgs/TrafficLightGroupArray) or none; used where a map is read, which has the "
         "stop lines",
     )
+    expect_max_velocity: bool = setting(False, "true: WARN until ~/input/max_velocity arrives")
     message_max_mb: float = setting(
         2.0,
         "larger objects, routes and transforms are refused unread: reading blocks the node for 5 to 20 ms per MB",
@@ -267,6 +268,12 @@ class EngineConfig:
     watchdog_ms: float = setting(
         250.0, "without a finished step for this long the watchdog publishes the stop plan", 20.0, 1e4
     )
+    start_after_s: float = setting(
+        3.0,
+        "an engaged car that stands for this long without a reason is started; 0: only by ~/service/start",
+        0.0,
+        60.0,
+    )
 
 
 @dataclass(frozen=True)
@@ -278,6 +285,13 @@ class OutputConfig:
         "ReflectDrive",
         "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
         "<generator_name><full name of the node>_<slot>; of several planners, _<planner> follows",
+    )
+    candidates_max: int = setting(64, "most candidates of a message, the plan included", 1, 64)
+    horizon_s: float = setting(
+        0.0,
+        "shorter plans are continued along the route to this length; 0: as planned",
+        0.0,
+        8.0,
     )
 
 

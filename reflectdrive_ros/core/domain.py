@@ -509,3 +509,10 @@ class StepReport:
     full_step_reason: str = ""  # why that step was a full one
     notes: tuple[str, ...] = ()  # sentences on inputs that the planner could not use unchanged
     factors: tuple[PlanningFactor, ...] = ()  # where the plan given here is slow or stops, the nearest first
+    forecast: Forecast | None = None  # that plans were checked against: of agents, then obstacles; None: unknown
+    continued: Plan | None = None  # the plan given here at the length of `output.horizon_s`; None: as it is
+
+    @property
+    def published(self) -> Plan:
+        """The plan as it is published."""
+        return self.continued or self.plan

@@ -80,11 +80,11 @@ def rollouts(
         from_here = np.concatenate([np.zeros((len(reached), 1)), reached], axis=1)
         reached = slow_distances(from_here, limits, observation.ego.speed_mps, PLAN_DT_S)[:, 1:]
     reached = reached.reshape(len(paths), -1)
-    poses = np.array([_poses_along(*each) for each in zip(paths, along, reached, strict=True)])
+    poses = np.array([poses_along(*each) for each in zip(paths, along, reached, strict=True)])
     return poses.reshape(len(paths), *targets_mps.shape, 3)
 
 
-def _poses_along(path: Array, along: Array, distances: Array) -> Array:
+def poses_along(path: Array, along: Array, distances: Array) -> Array:
     """Poses (N, 3) at distances (N,) along a path with arc lengths `along`."""
     poses = geometry.sample(path, distances)
     poses[:, 2] = geometry.wrap(np.interp(distances, along, np.unwrap(path[:, 2])))  # no steps from point to point
@@ -122,18 +122,23 @@ def paths_to_route(observation: Observation, horizon_s: float, offsets_m: Array)
 def curve_speeds(paths: Array, along: Array, limit_mps: float) -> Array:
     """(O, P) speed allowed at each point of paths (O, P, 3) with arc lengths (O, P): the limit, and slow enough for
     every curve still ahead."""
-    heading, count = np.unwrap(paths[..., 2]), paths.shape[1]
-    window = 4  # points each side; curvature over 4 m, not over one noisy segment
-    ahead = np.minimum(np.arange(count) + window, count - 1)
-    behind = np.maximum(np.arange(count) - window, 0)
-    turned = np.abs(heading[:, ahead] - heading[:, behind])
-    curvature = turned / np.maximum(along[:, ahead] - along[:, behind], PATH_STEP_M)
+    count, curvature = paths.shape[1], curvatures(paths, along)
     allowed = np.minimum(np.sqrt(IDM_MAX_LATERAL_ACCELERATION_MPS2 / np.maximum(curvature, 1e-6)), limit_mps).tolist()
     gained = (2 * CURVE_LOOKAHEAD_BRAKING_MPS2 * np.diff(along)).tolist()  # m^2/s^2
     for speeds, gains in zip(allowed, gained, strict=True):
         for k in range(count - 2, -1, -1):  # floats: an array is ten times slower, element by element
             speeds[k] = min(speeds[k], math.sqrt(speeds[k + 1] ** 2 + gains[k]))
     return np.array(allowed)
+
+
+def curvatures(paths: Array, along: Array) -> Array:
+    """(O, P) 1/m, without sign, of paths (O, P, 3) with arc lengths (O, P)."""
+    heading, count = np.unwrap(paths[..., 2]), paths.shape[1]
+    window = 4  # points each side; curvature over 4 m, not over one noisy segment
+    ahead = np.minimum(np.arange(count) + window, count - 1)
+    behind = np.maximum(np.arange(count) - window, 0)
+    turned = np.abs(heading[:, ahead] - heading[:, behind])
+    return np.asarray(turned / np.maximum(along[:, ahead] - along[:, behind], PATH_STEP_M))
 
 
 def drive(
@@ -143,6 +148,7 @@ def drive(
     leads: BlockingAgents,
     wall_m: float,
     vehicle: VehicleConfig,
+    hardest_braking_mps2: float = 3.0 * IDM_COMFORTABLE_BRAKING_MPS2,
 ) -> Array:
     """(P, T) distances along P paths every PLAN_DT_S of the driver model, rolled out.
 
@@ -178,7 +184,7 @@ def drive(
         ).min(axis=1)
         # the driver model is lenient above its desired speed; a curve is not
         slowest = np.where(speed > desired, np.minimum(slowest, (desired - speed) / SETTLE_S), slowest)
-        acceleration = np.minimum(np.maximum(slowest, -3.0 * IDM_COMFORTABLE_BRAKING_MPS2), IDM_MAX_ACCELERATION_MPS2)
+        acceleration = np.minimum(np.maximum(slowest, -hardest_braking_mps2), IDM_MAX_ACCELERATION_MPS2)
         after = speed + acceleration * PLAN_DT_S
         step_m = speed * PLAN_DT_S + 0.5 * acceleration * PLAN_DT_S**2
         if (after < 0.0).any():  # stops within the interval

@@ -201,6 +201,7 @@ class MapAgents:
     agents: Agents  # poses, velocities and predictions in map axes
     ignored: dict[str, int]  # reason -> how many objects were left out
     ids: tuple[bytes, ...]  # of the agents, the same from message to message
+    items: tuple[Any, ...]  # the objects of the message, one for each agent
 
 
 AGENT_SPEED_MAX_MPS = 150.0  # faster is no road user; and numbers near the largest there are overflow
@@ -264,8 +265,9 @@ def map_agents(
     sizes = np.maximum(np.stack([length, width], axis=1)[order], SMALLEST_M)
     paths = predicted_poses([usable[i] for i in order], poses, velocities) if predicted else None
     agents = Agents(poses, velocities, sizes, kind[order].astype(np.int64), paths, PREDICTED_DT_S)
-    ids = tuple(bytes(usable[i].object_id.uuid) for i in order)
-    return MapAgents(stamp_ns(message.header), agents, ignored, ids)
+    items = tuple(usable[i] for i in order)
+    ids = tuple(bytes(item.object_id.uuid) for item in items)
+    return MapAgents(stamp_ns(message.header), agents, ignored, ids, items)
 
 
 def transform_numbers(transform: Any) -> tuple[float, ...]:

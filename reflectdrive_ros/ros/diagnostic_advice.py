@@ -17,7 +17,7 @@ STATUSES = {  # name of a status, `…` for a camera
     "obstacles": "point cloud of what has no class",
     "drivable": "drivable space, of a grid or of the map",
     "traffic_lights": "what the lights show; its values count groups and lights of the map",
-    "max_velocity": "a speed limit for this car; shown once received, with its value",
+    "max_velocity": "a speed limit for this car, with its value; shown once received or expected",
     "route": "route to the goal",
     "map": "map of the topic",
     "instruction": "route in words; shown only after a message that cannot be read",
@@ -271,6 +271,8 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "turns with a curvature of",
     ),
     "An error in this package: please report it": ("before its observation",),
+    "The planner planned to stay where nothing holds the car. `engine.start_after_s: 0` leaves the start to the service"
+    " `~/service/start`": ("the plan along the route is sent",),
     "Nothing: limiting the lateral shift would have made the plan less safe or infeasible": (
         "the lateral shift is not limited",
         "the plan is unsafe after … s",

@@ -65,9 +65,30 @@ OUTPUTS = {  # likewise; by default they stay in the node's own namespace
     ),
     "~/output/turn_indicators": ("output_turn_indicators", "~/output/turn_indicators", "TurnIndicatorsCommand"),
     "~/output/planning_factors": ("output_planning_factors", "~/output/planning_factors", "PlanningFactorArray"),
+    "~/output/predicted_objects": (
+        "output_predicted_objects",
+        "~/output/predicted_objects",
+        "PredictedObjects: the forecast that plans were checked against",
+    ),
+    "~/output/debug/traffic_signal": (
+        "debug/output_traffic_signal",
+        "~/output/debug/traffic_signal",
+        "TrafficLightGroup: the next light on the route",
+    ),
+    "~/debug/processing_time_ms": ("output_processing_time", "~/debug/processing_time_ms", "Float64Stamped"),
+}
+TRACKED_OBJECTS = "input_tracked_objects"  # argument: if set, this topic is read in place of input_objects
+OUTPUT_SETTINGS = {  # argument -> setting, description; empty: as in the config file
+    "candidates_max": ("output.candidates_max", "most candidates of a message, the plan included"),
+    "horizon_s": ("output.horizon_s", "length in s to which shorter plans are continued; 0: as planned"),
 }
 PLANNER_ONLY = ("input_operation_mode", "input_turn_indicators", "input_instruction")  # arguments of the planner alone
-SHOWN_ONLY = ("~/output/planning_factors",)  # outputs that no node acts on
+SHOWN_ONLY = (  # outputs that no node acts on
+    "~/output/planning_factors",
+    "~/output/predicted_objects",
+    "~/output/debug/traffic_signal",
+    "~/debug/processing_time_ms",
+)
 CHECK_INPUTS = {  # likewise, of the check node
     "~/input/trajectories": (
         "input_trajectories",

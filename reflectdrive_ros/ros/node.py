@@ -84,6 +84,10 @@ class PlannerNode(Node):
         self._mismatches: list[str] = []  # reported last; each change is reported once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
         self._silent = {key for key in self._subscriptions_by_key if key != "instruction"}
+        if topics.serves_start():
+            self.create_service(
+                topics.service_class(topics.START_SERVICE_TYPE), topics.START_SERVICE, self._request_start
+            )
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(WATCHDOG_PERIOD_S, self._check_watchdog, MutuallyExclusiveCallbackGroup(), clock=steady)
         self.create_timer(
@@ -129,6 +133,12 @@ class PlannerNode(Node):
             with self._wake:
                 self._wake.notify()
 
+    def _request_start(self, request: Any, response: Any) -> Any:
+        self._core.start_requested = bool(request.data)
+        response.success, response.message = True, "requested" if request.data else "withdrawn"
+        self.get_logger().info(f"start {response.message}")
+        return response
+
     # --- worker thread: plan, publish --------------------------------------------------------------------------------
 
     def _work(self) -> None:
@@ -156,7 +166,7 @@ class PlannerNode(Node):
     def _send(self, report: StepReport, surface: RoadSurface, restarts: int, step: PlanningStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         start_s = time.perf_counter()
-        points = outputs.plan_points(report.plan, self.config, surface)
+        points = outputs.plan_points(report.published, self.config, surface)
         plan_bytes = outputs.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
         # worker and watchdog both send: the messages that explain a plan are sent before the next plan
         with self._send_lock:

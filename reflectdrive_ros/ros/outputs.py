@@ -189,13 +189,15 @@ def candidates(
     node: str = NODE_NAME,
     surface: RoadSurface = FLAT_GROUND,
 ) -> bytes:
-    """CandidateTrajectories, serialised: the plan (slot 0, its points (T,) of POINT given) and its rivals.
+    """CandidateTrajectories, serialised: the plan (slot 0, its points (T,) of POINT given) and its rivals, at most
+    `output.candidates_max` in all.
 
     The turn signal is written where the installed message has it. Of several planners, names end with the planner's.
     `node`: the full name of the node that sends them.
     """
     generator = generator_name(config, node)
-    every = [best, *(_published_points(rival, plan, config, surface) for rival in plan.candidates)]
+    rivals = plan.candidates[: config.output.candidates_max - 1]
+    every = [best, *(_published_points(rival, plan, config, surface) for rival in rivals)]
     writer = CdrWriter().numbers("I", len(every))
     for slot, points in enumerate(every):
         writer.header(plan.stamp_ns, config.output.map_frame).octets(slot_uuid(generator, slot))

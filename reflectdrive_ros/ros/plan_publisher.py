@@ -11,7 +11,7 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from ..core.config import Config
 from ..core.domain import Array, StepReport
 from ..maps.elevation import RoadSurface
-from . import outputs, topics
+from . import forecast_outputs, outputs, topics
 from .inputs.control import Signal
 from .inputs.route import bend_ahead
 from .planning_core import PlanningStep
@@ -89,7 +89,9 @@ class PlanPublisher:
         node = self._node_name
         message_factories: dict[str, Callable[[], Any]] = {
             "processing_time": lambda: outputs.processing_time(plan.stamp_ns, total_ms),
-            "candidates": lambda: outputs.candidates(plan, points, self._signal, self._config, node, surface),
+            "candidates": lambda: outputs.candidates(
+                report.published, points, self._signal, self._config, node, surface
+            ),
             "turn_indicators": lambda: outputs.turn_indicators(self._signal, plan.stamp_ns),
             "planning_factors": lambda: outputs.planning_factors(report, self._config, surface),
             "path": lambda: outputs.path(outputs.trajectory(plan, self._config, points)),
@@ -98,6 +100,13 @@ class PlanPublisher:
             "goals": lambda: outputs.goals(plan, self._config),
         }
         if step is not None:
+            tracked, forecast = step.snapshot.tracked, report.forecast
+            frame, signal = self._config.output.map_frame, step.snapshot.signal_ahead
+            message_factories["traffic_signal"] = lambda: forecast_outputs.traffic_signal(signal)
+            if tracked is not None and forecast is not None:
+                message_factories["predicted_objects"] = lambda: forecast_outputs.predicted_objects(
+                    tracked, forecast, plan.map_from_ego, plan.stamp_ns, frame
+                )
             message_factories["processing_time_detail"] = lambda: outputs.processing_time_tree(stages)
         for key, make in message_factories.items():
             if self._has_subscribers(key):

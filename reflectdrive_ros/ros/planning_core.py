@@ -11,6 +11,7 @@ from typing import Any
 from ..core.config import Config
 from ..core.domain import PlanSource, StepReport, Verdict
 from ..maps.elevation import RoadSurface
+from ..planning.standstill import STARTED_MPS, StartMode
 from ..runtime.engine import Clock, Engine
 from .inputs.camera_rig import RigInput
 from .inputs.channel import NO_CLOCK, InputStatus, Level
@@ -47,6 +48,7 @@ class PlanningCore:
         self.inputs = Inputs(config, self._engine.image_size, rig)
         self.model_sha256, self.backend_description = self._engine.model_sha256, self._engine.backend_description
         self.domain_note = self._engine.domain_note
+        self.start_requested = False  # by the service; ends when the car moves
         self._restarts = 0
         self._consecutive_late = 0
         self._interrupted = ""  # why the watchdog had to send the stop, until the next step
@@ -86,7 +88,7 @@ class PlanningCore:
             self._restarts = inputs.restarts
             self._engine.reset()
         if snapshot.observation is not None:
-            report = self._engine.step(snapshot.observation)
+            report = self._engine.step(snapshot.observation, self._start(snapshot))
         elif snapshot.ego is not None:
             report = self._engine.stop(snapshot.ego, snapshot.agents, "; ".join(snapshot.problems))
         if by_driver:  # the car does not follow this plan: neither the first step after it nor a stop may start from it
@@ -97,6 +99,14 @@ class PlanningCore:
         self._interrupted = self._overdue = ""
         self._last = PlanningStep(snapshot, report, timings_ms, inputs.restarts)
         return self._last
+
+    def _start(self, snapshot: Snapshot) -> StartMode:
+        """Whether a standing car may be started. A request ends as soon as the car moves."""
+        if snapshot.ego is not None and snapshot.ego.speed_mps >= STARTED_MPS:
+            self.start_requested = False
+        if self.start_requested:
+            return StartMode.NOW
+        return StartMode.IF_STUCK if snapshot.control.autonomous else StartMode.NEVER
 
     def stop(self, now_ns: int, reason: str) -> tuple[StepReport, RoadSurface] | None:
         """The watchdog's stop plan from the newest odometry; None without usable odometry. Callable during a step."""

@@ -1,20 +1,23 @@
 """The SROS 2 policy of the planner node and of the check node: exactly their topics, generated from the topic table.
 
     python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
-    python -m reflectdrive_ros.ros.sros2_policy --config car.yaml --namespace /planning/reflectdrive > car.policy.xml
+    python -m reflectdrive_ros.ros.sros2_policy --config car.yaml --namespace /planning/reflectdrive \
+        --remap ~/output/planning_factors:=/planning/planning_factors/reflectdrive > car.policy.xml
 
-The second form is for a vehicle: camera topics are settings, and the policy must contain the remapped names. Each node
-has an enclave of its own.
+The second form is for a vehicle: camera topics are settings, and the policy must contain the names to which launch
+files remap. Each node has an enclave of its own.
 docs/autoware.md shows how to create keys and an enclave.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from ..core.config import Config, ConfigError, load, override_dotted
 from . import topics
@@ -23,6 +26,7 @@ from .launch_topics import CHECK_INPUTS, CHECK_SETTINGS, INPUTS
 from .topics import Topic
 
 NAMESPACE, NODE, CHECK_NODE = "/planning/reflectdrive", "reflectdrive", "reflectdrive_check"
+NO_REMAPS: Mapping[str, str] = MappingProxyType({})
 ROS_OWN_PUBLISHED = ("/rosout", "/parameter_events")
 ROS_OWN_SERVICES = (
     "describe_parameters",
@@ -35,15 +39,20 @@ ROS_OWN_SERVICES = (
 )
 
 
-def policy(config: Config, namespace: str = NAMESPACE) -> str:
+def policy(config: Config, namespace: str = NAMESPACE, remaps: Mapping[str, str] = NO_REMAPS) -> str:
     """The policy XML (SROS 2's policy format 0.2.0) of both nodes under a configuration, as the launch files start them
-    by default."""
+    by default, with other names for some topics: `~/..` -> name."""
     check_config = override_dotted(without_cameras(config), CHECK_SETTINGS)
     check_inputs = (topics.CHECK_CANDIDATES, *topics.check_inputs(check_config))
     root = ElementTree.Element("policy", version="0.2.0")
     enclaves = ElementTree.SubElement(root, "enclaves")
-    _add_enclave(enclaves, namespace, NODE, topics.inputs(config), INPUTS, topics.OUTPUTS)
-    _add_enclave(enclaves, namespace, CHECK_NODE, check_inputs, CHECK_INPUTS, topics.CHECK_OUTPUTS)
+    planner_names, check_names = (
+        {**{own: row[1] for own, row in table.items()}, **remaps} for table in (INPUTS, CHECK_INPUTS)
+    )
+    _add_enclave(
+        enclaves, namespace, NODE, topics.inputs(config), planner_names, topics.OUTPUTS, (topics.START_SERVICE,)
+    )
+    _add_enclave(enclaves, namespace, CHECK_NODE, check_inputs, check_names, topics.CHECK_OUTPUTS)
     ElementTree.indent(root, "  ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
@@ -53,31 +62,60 @@ def _add_enclave(
     namespace: str,
     node: str,
     inputs: Iterable[Topic],
-    remaps: Mapping[str, tuple[str, str, str]],
+    remapped: Mapping[str, str],
     outputs: Iterable[Topic],
+    services: Iterable[str] = (),
 ) -> None:
-    """`remaps`: the launch file's topics of the inputs."""
+    """`remapped`: names of the topics that the launch file gives other names. `services`: besides those of ROS."""
     own = f"{namespace}/{node}"
     enclave = ElementTree.SubElement(enclaves, "enclave", path=own)
     profile = ElementTree.SubElement(ElementTree.SubElement(enclave, "profiles"), "profile", ns=namespace, node=node)
-    remapped = {name: default for name, (_, default, _) in remaps.items()}  # as the launch files do by default
     for kind, right, names in (
-        ("service", {"reply": "ALLOW"}, [f"~/{name}" for name in ROS_OWN_SERVICES]),
+        ("service", {"reply": "ALLOW"}, [*(f"~/{name}" for name in ROS_OWN_SERVICES), *services]),
         ("topic", {"subscribe": "ALLOW"}, [remapped.get(topic.name, topic.name) for topic in inputs]),
-        ("topic", {"publish": "ALLOW"}, [*(topic.name for topic in outputs), *ROS_OWN_PUBLISHED]),
+        (
+            "topic",
+            {"publish": "ALLOW"},
+            [*(remapped.get(topic.name, topic.name) for topic in outputs), *ROS_OWN_PUBLISHED],
+        ),
     ):
         group = ElementTree.SubElement(profile, f"{kind}s", right)
         for name in sorted({name.replace("~", own) for name in names}):
             ElementTree.SubElement(group, kind).text = name
 
 
-def main() -> int:
+def parse_remaps(rules: Iterable[str], config: Config) -> dict[str, str]:
+    """Topic -> name, of rules FROM:=TO. Raises ConfigError for another form and for a topic that no node has."""
+    check = override_dotted(without_cameras(config), CHECK_SETTINGS)
+    nodes = *topics.inputs(config), *topics.OUTPUTS, topics.CHECK_CANDIDATES, *topics.check_inputs(check)
+    names = {topic.name for topic in (*nodes, *topics.CHECK_OUTPUTS)}
+    remaps = dict[str, str]()
+    for rule in rules:
+        own, separator, name = rule.partition(":=")
+        if not (separator and re.fullmatch(r"(~/|/)[A-Za-z_]\w*(/[A-Za-z_]\w*)*", name)):
+            raise ConfigError(f"--remap is '{rule}', expected FROM:=TO with TO an absolute name or one with ~/")
+        if own not in names:
+            raise ConfigError(f"--remap is '{rule}', but no node has the topic {own}: docs/topics.md lists them")
+        remaps[own] = name
+    return remaps
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, help="configuration file (YAML) of the car")
     parser.add_argument("--namespace", default=NAMESPACE, help=f"namespace of the nodes (default: {NAMESPACE})")
-    args = parser.parse_args()
+    parser.add_argument(
+        "--remap",
+        action="append",
+        default=[],
+        metavar="FROM:=TO",
+        help="a topic that a launch file gives another name, as ~/output/trajectory:=/planning/trajectory; may be "
+        "repeated",
+    )
+    args = parser.parse_args(arguments)
     try:
-        sys.stdout.write(policy(load(args.config) if args.config else Config(), args.namespace))
+        config = load(args.config) if args.config else Config()
+        sys.stdout.write(policy(config, args.namespace, parse_remaps(args.remap, config)))
     except ConfigError as fault:
         sys.stderr.write(f"{fault}\n")
         return 2

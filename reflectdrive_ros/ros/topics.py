@@ -47,6 +47,21 @@ def message_class(type_name: str) -> Any:
     return getattr(import_module(f"{package}.msg"), name)
 
 
+def service_class(type_name: str) -> Any:
+    """Likewise of `package/srv/Name`."""
+    package, _, name = type_name.partition("/srv/")
+    return getattr(import_module(f"{package}.srv"), name)
+
+
+def serves_start() -> bool:
+    """Whether the package of the service is installed: the node drives without it."""
+    try:
+        service_class(START_SERVICE_TYPE)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
 def is_installed(type_name: str) -> bool:
     """Whether the message package of `package/msg/Name` is installed: topics of others are not subscribed to."""
     try:
@@ -182,6 +197,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
     return tuple(table)
 
 
+START_SERVICE, START_SERVICE_TYPE = "~/service/start", "std_srvs/srv/SetBool"
 ROUTE_TYPES = {"path": "nav_msgs/msg/Path", "lanelet": "autoware_planning_msgs/msg/LaneletRoute"}
 MAP_TYPE = "autoware_map_msgs/msg/LaneletMapBin"
 OPERATION_MODE_TYPE = "autoware_adapi_v1_msgs/msg/OperationModeState"
@@ -214,6 +230,22 @@ OUTPUTS = (
         "autoware_internal_planning_msgs/msg/PlanningFactorArray",
         Qos.NEWEST,
         "where the plan is slow or stops, and why; empty where it does neither",
+    ),
+    Topic(
+        "predicted_objects",
+        "~/output/predicted_objects",
+        "autoware_perception_msgs/msg/PredictedObjects",
+        Qos.NEWEST,
+        "the objects with the paths that plans were checked against, 5 s",
+        False,
+    ),
+    Topic(
+        "traffic_signal",
+        "~/output/debug/traffic_signal",
+        "autoware_perception_msgs/msg/TrafficLightGroup",
+        Qos.NEWEST,
+        "the next light on the route, with the state that counts",
+        False,
     ),
     Topic("status", "~/output/status", "reflectdrive/msg/PlannerStatus", Qos.NEWEST, "verdict and source of the plan"),
     Topic("path", "~/debug/path", "nav_msgs/msg/Path", Qos.NEWEST, "the plan for RViz", False),
@@ -302,8 +334,8 @@ specification exactly.
 ## Inputs
 {_markdown_table(inputs(config))}
 
-- Images are CompressedImage, or Image with `cameras.compressed: false`; camera names and topics are settings
-  (`cameras.names`, `cameras.topics`, `cameras.info_topics`). With `cameras.required: false` none of them is required.
+- Images are CompressedImage, or Image with `cameras.compressed: false`; `cameras.names`, `cameras.topics`,
+  `cameras.info_topics`. With `cameras.required: false` none is required.
 - `inputs.route_type` is the type of the route:
 {routes}
 - `inputs.objects_type` is the type of the objects; with `none` there is no such topic:
@@ -311,19 +343,19 @@ specification exactly.
 - `inputs.drivable_type` is the source of the drivable space: `map` uses the lanelets of the map, `grid`
   subscribes to `~/input/drivable`, a nav_msgs/msg/OccupancyGrid in the map frame or in base_link.
 - Where route, drivable space or the planner `reflexdiffusion` read a map and `inputs.lanelet_map` names no file, the
-  node subscribes to `~/input/map` (reliable, transient_local, 1), an {MAP_TYPE}: Autoware's
-  `/map/vector_map`. Routes of type `lanelet` require it.
+  node subscribes to `~/input/map` (reliable, transient_local, 1), an {MAP_TYPE}. Routes of type `lanelet`
+  require it.
 - Where a map is read and `inputs.lights_type` is `groups`, the node subscribes to `~/input/traffic_lights` (reliable,
-  volatile, 1), an {LIGHTS_TYPE}: Autoware's
-  `/perception/traffic_light_recognition/traffic_signals`. The stop lines come from the map
-  ([autoware.md](autoware.md#traffic-lights)).
+  volatile, 1), an {LIGHTS_TYPE} ([autoware.md](autoware.md#traffic-lights)).
 - With `inputs.obstacles_type: cloud` the node subscribes to `~/input/obstacles`, a sensor_msgs/msg/PointCloud2 in
-  base_link or in a frame of `/tf_static`, such as Autoware's `/perception/obstacle_segmentation/pointcloud`.
-- `~/input/operation_mode_state` is subscribed to where the package `autoware_adapi_v1_msgs` is installed. While a
-  driver drives, each plan starts from the car's present state and there is no turn signal command:
-  [autoware.md](autoware.md#who-drives).
+  base_link or in a frame of `/tf_static`.
+- `~/input/operation_mode_state` is subscribed to where the package `autoware_adapi_v1_msgs` is installed
+  ([autoware.md](autoware.md#who-drives)).
 - The car stops if a required input is missing, stale or malformed. Without an optional input it drives on. The
   diagnostics report both.
+
+## Service
+`~/service/start`, a {START_SERVICE_TYPE}, where its package is installed: [autoware.md](autoware.md#a-standing-car).
 
 ## Outputs
 {_markdown_table(OUTPUTS)}

@@ -36,6 +36,7 @@ from ..core.domain import (
 from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
 from ..planning import decoding_config, generator_spec, get_planner, guard, needed_capabilities
+from ..planning.continuation import continue_plan
 from ..planning.factors import planning_factors
 from ..planning.inputs import reads_images
 from ..planning.off_route import off_route_reason
@@ -43,6 +44,7 @@ from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState
 from ..planning.postprocess import comfort
 from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.postprocess.waypoints import CARRY_MAX_S
+from ..planning.standstill import Standstill, StartMode, leave
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
@@ -113,14 +115,16 @@ class Engine:
         self._state = PlannerState()
         self._last_good: Plan | None = None
         self._off_route = ""  # why the car was not on its route at the last step; empty if it was
+        self._standstill = Standstill()
 
     def prefetch(self, observation: Observation) -> None:
         """Announces an observation of a later step: its encoding may start."""
         if self._prefetcher is not None:
             self._prefetcher.prefetch(observation)
 
-    def step(self, observation: Observation) -> StepReport:
-        """Plan for one observation. Timings in the report are milliseconds by stage."""
+    def step(self, observation: Observation, start: StartMode = StartMode.NEVER) -> StepReport:
+        """Plan for one observation. Timings in the report are milliseconds by stage. `start`: whether a standing car
+        may be started where the planner plans to stay."""
         start_s = self._start_s = self._clock()
         safety_context = SafetyContext(observation, self._config)  # builds its parts on first use
         stop = self._stop(observation.ego, observation.others, safety_context)
@@ -152,20 +156,25 @@ class Engine:
             plan, jump = self._limit_lateral_shift(plan, safety_context)
             notes += (jump,) if jump else ()
         if judgement.verdict is Verdict.OK and plan is not None:
-            sent, source = plan, PlanSource.PLANNER
+            started, why = self._started(plan, start, safety_context)
+            sent, source = plan if started is None else started, PlanSource.PLANNER
+            notes += (why,) if why else ()
         elif not self._off_route and (carried := self._carried_plan(safety_context)) is not None:
             sent, source = carried, PlanSource.CARRIED
         else:
             sent, source = stop, PlanSource.STOP
         if sound:
-            self._last_good = plan
+            self._last_good = sent if source is PlanSource.PLANNER else plan
         sent = self._with_safety_check(sent, safety_context)
-        done = self._clock()
+        checked = self._clock()
+        continued = self._continued(sent, safety_context)
+        done = checked if continued is None else self._clock()
         timings = {
             "stop": 1e3 * (planning - start_s),
             **stages_ms,
             "plan": 1e3 * (judging + ahead_s - planning),
-            "guard": 1e3 * (done - judging),
+            "guard": 1e3 * (checked - judging),
+            **({} if continued is None else {"continue": 1e3 * (done - checked)}),
             "total": 1e3 * (done + ahead_s - start_s),
         }
         step = None if plan is None else plan.step
@@ -179,6 +188,8 @@ class Engine:
             full_step_reason,
             notes,
             self._factors(sent, safety_context),
+            forecast=safety_context.forecast if sound else None,
+            continued=continued,
         )
 
     def _deadline_used(self) -> float:
@@ -240,6 +251,15 @@ class Engine:
             log.exception("the lateral shift could not be limited")
             return plan, ""
 
+    def _started(self, plan: Plan, start: StartMode, safety_context: SafetyContext) -> tuple[Plan | None, str]:
+        """A plan that starts a standing car in place of `plan`, and the sentence that says so; None where none does."""
+        try:
+            self._standstill, started, why = leave(self._standstill, plan, start, safety_context)
+        except Exception:  # the rules must not prevent the planner's plan
+            log.exception("the rules for leaving a standstill failed")
+            return None, ""
+        return started, why
+
     def _with_safety_check(self, plan: Plan, safety_context: SafetyContext) -> Plan:
         """The plan with its safety check, unless the planner has added one."""
         if plan.check is not None:
@@ -257,6 +277,16 @@ class Engine:
         except Exception:  # what is shown to people must not prevent a plan
             log.exception("the planning factors could not be computed")
             return ()
+
+    def _continued(self, plan: Plan, safety_context: SafetyContext) -> Plan | None:
+        """The plan at the length that is published; None if that is its own."""
+        if not self._config.output.horizon_s:
+            return None
+        try:
+            return continue_plan(plan, safety_context)
+        except Exception:  # what follows the plan must not prevent it
+            log.exception("the plan could not be continued")
+            return None
 
     def _stop(self, ego: EgoState, agents: Agents | None, safety_context: SafetyContext | None = None) -> Plan:
         try:

@@ -27,6 +27,11 @@ OTHER_CLOCK = (
 NO_CLOCK = "use_sim_time is true and nothing was received on /clock: publish /clock, or set use_sim_time to false"
 RATE_WINDOW = 20  # messages over which a rate is measured
 PAUSE_S = 5.0  # after a longer gap between stamps, the rate is measured again from there
+LOSS_SHOWN_S = 10.0  # losses of this time count in the diagnostics ..
+GAPS_MIN = 3  # .. where they are this many: a sender that is started again leaves one
+LOSS_GAP_MAX_S = 1.0  # a longer gap is a sender that was off
+NEW_RATE = 4  # so many long intervals in a row of about one length are a new rate of the sender
+SAME_RATE = 1.25  # their longest is at most this many times their shortest
 RATE_MAX_HZ = 10_000.0  # no sensor is faster: such stamps are not times
 AGE_MAX_S = 86_400.0  # stamps further from this node's time are of another clock
 
@@ -69,6 +74,7 @@ class Channel:
     refused: int = 0
     refused_ns: int = 0  # stamp of the last message refused at conversion: it counts once
     lost: int = 0
+    gaps: deque[tuple[int, int]] = field(default_factory=deque)  # stamp after a recent gap, messages lost in it
     fault: str = ""  # why the last conversion failed
     blocked: str = ""  # why no message may be used; empty if they may
     remark: str = ""  # temporary note for the diagnostics, such as of a refused message
@@ -97,12 +103,32 @@ class Channel:
         return True
 
     def _count_lost(self, stamp_ns: int) -> None:
-        """Count lost messages: a gap of about n median periods means n - 1 of them."""
-        if len(self.stamps) >= 5:
-            period = median(later - earlier for earlier, later in pairwise(self.stamps))
-            gap = (stamp_ns - self.stamps[-1]) / max(period, 1)
-            if 1.75 < gap < 20:  # less is jitter; more is a sensor that was off
-                self.lost += round(gap) - 1
+        """Count lost messages: a gap of about n median periods means n - 1 of them. The gaps after which a sender has
+        another rate do not count."""
+        while self.gaps and stamp_ns - self.gaps[0][0] > LOSS_SHOWN_S * 1e9:
+            self.gaps.popleft()
+        if len(self.stamps) < 5:
+            return
+        period = max(median(later - earlier for earlier, later in pairwise(self.stamps)), 1)
+        gap_ns = stamp_ns - self.stamps[-1]
+        if not (1.75 < gap_ns / period < 20 and gap_ns <= LOSS_GAP_MAX_S * 1e9):  # less is jitter
+            return
+        self.lost += round(gap_ns / period) - 1
+        self.gaps.append((stamp_ns, round(gap_ns / period) - 1))
+        newest = [*self.stamps, stamp_ns][-NEW_RATE - 1 :]
+        steps = [later - earlier for earlier, later in pairwise(newest)]
+        if min(steps) > 1.75 * period and max(steps) <= SAME_RATE * min(steps):
+            while self.gaps and self.gaps[-1][0] > newest[0]:
+                self.lost -= self.gaps.pop()[1]
+            self.stamps.clear()
+            self.stamps.extend(newest[:-1])
+
+    def recent_losses(self, now_ns: int) -> int:
+        """Messages lost within LOSS_SHOWN_S, if they are more than 2 % and not those of a sender that was off."""
+        recent = [lost for stamp_ns, lost in self.gaps if now_ns - stamp_ns <= LOSS_SHOWN_S * 1e9]
+        rate_hz = self.rate_hz()
+        expected = LOSS_SHOWN_S * rate_hz if isfinite(rate_hz) else 0.0
+        return sum(recent) if len(recent) >= GAPS_MIN and sum(recent) > 0.02 * max(expected, 50.0) else 0
 
     def add_remark(self, sentence: str, now_ns: int) -> None:
         """Report it in the diagnostics for REMARK_SHOWN_S; on a latched topic until its next message."""
@@ -183,9 +209,9 @@ class Channel:
         if self.remark and is_recent:
             level = max(level, Level.WARN)
             message = "; ".join(filter(None, [problem, self.remark]))
-        elif not problem and self.lost > 0.02 * max(self.received, 50):
+        elif not problem and (lost := self.recent_losses(now_ns)):
             profiles = "config/fastdds.xml or config/cyclonedds.xml"
-            level, message = Level.WARN, f"{self.name}: {self.lost} messages lost on the way; use {profiles}"
+            level, message = Level.WARN, f"{self.name}: {lost} messages lost on the way; use {profiles}"
         counters = ("received", "lost", "duplicates", "out_of_order", "refused")
         values = {} if self.max_age_s is None else {"age_s": f"{self.age_s(now_ns):.3f}", "rate_hz": f"{rate_hz:.2f}"}
         values |= {key: str(getattr(self, key)) for key in counters}

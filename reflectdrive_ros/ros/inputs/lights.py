@@ -115,6 +115,15 @@ class LightMemory:
             states_by_lanelet.setdefault(lanelet, []).append(self.state(group, turn, now_ns))
         return {lanelet: most_restrictive(states) for lanelet, states in states_by_lanelet.items()}
 
+    def of_lanelet(self, lights: MapLights, lanelet: int, now_ns: int) -> tuple[int, LightState] | None:
+        """The most restrictive of the lights of a lanelet, by group and state; None if it has none."""
+        rows = np.flatnonzero(lights.lanelet_ids == lanelet).tolist()
+        states = [
+            (group, self.state(group, lights.turns[row], now_ns))
+            for row, group in zip(rows, lights.group_ids[rows].tolist(), strict=True)
+        ]
+        return min(states, key=lambda one: CAUTIOUS_FIRST.index(one[1]), default=None)
+
     def red_groups(self, now_ns: int) -> frozenset[int]:
         """The groups that are RED for some turn."""
         return frozenset(group for group, turn in self.last_known if self.state(group, turn, now_ns) is LightState.RED)

@@ -56,6 +56,7 @@ class Snapshot:
     surface: RoadSurface | None  # heights for what is published; known if the ego state is
     control: VehicleControl = UNKNOWN_CONTROL
     tracked: convert.MapAgents | None = None  # the agents of the objects, in the map
+    signal_ahead: tuple[int, LightState] | None = None  # group and state of the next traffic light on the route
 
 
 class Inputs:
@@ -174,7 +175,17 @@ class Inputs:
             route_ends=ahead.ends,
             **self._lights_and_lanes(ego, tracked, agents, ahead.poses),
         )
-        return Snapshot(observation, ego, observation.others, tuple(problems), image_ns, surface, control, tracked)
+        return Snapshot(
+            observation,
+            ego,
+            observation.others,
+            tuple(problems),
+            image_ns,
+            surface,
+            control,
+            tracked,
+            self._signal_ahead(observation),
+        )
 
     def ego(self, now_ns: int) -> Snapshot:
         """Ego state, agents and surface for a stop plan, without images; all None without usable odometry."""
@@ -274,6 +285,19 @@ class Inputs:
         traffic_lights, stop_lines = lights_of_route(lanelets.lights, states, on_route, ego)
         age_s = _age_s(self.store.lights.newest(), ego)
         return {"traffic_lights": traffic_lights, "stop_lines": stop_lines, "lights_age_s": age_s}
+
+    def _signal_ahead(self, observation: Observation) -> tuple[int, LightState] | None:
+        """Group and state of the nearest light on the route whose stop line is ahead of the rear axle."""
+        lines, lanelets = observation.stop_lines, self._newest_lanelets()
+        if lines is None or lanelets is None:
+            return None
+        ahead = np.flatnonzero(lines.ends[:, :, 0].mean(axis=1) > 0.0)
+        if not len(ahead):
+            return None
+        with self.store.lock:
+            return self.store.light_memory.of_lanelet(
+                lanelets.lights, int(lines.light_ids[ahead[0]]), observation.stamp_ns
+            )
 
     def _lanelets_of_route(self) -> frozenset[int] | None:
         """Ids of the lanelets of a LaneletRoute; None where the route is a Path."""

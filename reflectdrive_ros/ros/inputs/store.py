@@ -21,7 +21,7 @@ from ...core.messages import BadMessage
 from ...maps.lanelet_file import import_lanelet2, load_map
 from ...maps.lanelet_map import LaneletMap
 from ...maps.vector_map import VectorMap
-from ...planning.inputs import map_by_topic, needs_cameras, reads_vectors, uses_lights, uses_map
+from ...planning.inputs import map_by_topic, needs_cameras, reads_images, reads_vectors, uses_lights, uses_map
 from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
 from .camera_rig import RigInput
@@ -111,6 +111,7 @@ class MessageStore:
         elif uses_map(config):
             self.file_map = load_map(limits)
         needed = needs_cameras(config)
+        self._uses_images = needed or reads_images(config)
         all_needed = needed and not (rig is not None and rig.optional)
         self.images = {
             name: Channel(f"image {name}", all_needed or (needed and name == cameras.anchor), ages_s["image"], keep=4)
@@ -156,13 +157,15 @@ class MessageStore:
         drivable = [self.drivable] if self._config.inputs.drivable_type == "grid" else []
         cloud = [self.obstacles] if self._config.inputs.obstacles_type == "cloud" else []
         lights = [self.lights] if uses_lights(self._config) else []
-        images = list(self.images.values())
+        images = list(self.images.values()) if self._uses_images else []
         lanelets = [self.map] if self.vector_map is not None else []
         moving = [*images, *latched, self.odometry, self.acceleration, *objects, *drivable, *cloud, *lights]
         # these are not reported while they are silent: many cars have none
         optional = (self.max_velocity, self.operation_mode, self.turn_indicators)
         listed = [*moving, *lanelets, self.route, *(channel for channel in optional if channel.received)]
-        silent = [*self.infos.values(), self.tf_static, self.instruction_channel]
+        if self._config.inputs.expect_max_velocity and self.max_velocity not in listed:
+            listed.append(self.max_velocity)
+        silent = [*self.images.values(), *self.infos.values(), self.tf_static, self.instruction_channel]
         return listed + [channel for channel in silent if channel.refused and channel not in listed]
 
     def channel_statuses(self, now_ns: int) -> list[InputStatus]:
