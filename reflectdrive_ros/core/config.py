@@ -43,6 +43,7 @@ from .recipe_config import (
 __all__ = ("ConfigError", "Setting", "override", "override_dotted", "override_from_file", "setting", "settings")
 PLANNER_SEPARATOR = "+"  # of the names of several planners
 UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
+FIRST_POINTS = {"ahead": 0, "now": 1, "driven_path": 4}  # name -> published points that are not ahead of the car
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 TOKEN_MODEL = (
     "models/reflectdrive2_small/onnx/card.json",
@@ -274,11 +275,22 @@ class OutputConfig:
     """What is published."""
 
     map_frame: str = setting("map", "frame of the published plans")
+    first_point: str = setting(
+        "driven_path",
+        "first point of the published plans: ahead (0.1 s ahead of the car), now (at the car) or driven_path (0.3 s of "
+        "the path behind the car, as Autoware's planning_validator needs it above 10 m/s)",
+    )
     generator_name: str = setting(
         "ReflectDrive",
         "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
         "<generator_name><full name of the node>_<slot>; of several planners, _<planner> follows",
     )
+
+    def __post_init__(self) -> None:
+        if self.first_point not in FIRST_POINTS:
+            raise ConfigError(
+                f"output.first_point is '{self.first_point}', expected one of {', '.join(FIRST_POINTS)}"
+            )
 
 
 @dataclass(frozen=True)

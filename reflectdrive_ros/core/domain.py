@@ -509,3 +509,4 @@ class StepReport:
     full_step_reason: str = ""  # why that step was a full one
     notes: tuple[str, ...] = ()  # sentences on inputs that the planner could not use unchanged
     factors: tuple[PlanningFactor, ...] = ()  # where the plan given here is slow or stops, the nearest first
+    ego: EgoState | None = None  # the car at the stamp of the plan; None where another planner's plan was checked

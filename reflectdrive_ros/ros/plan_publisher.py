@@ -89,7 +89,9 @@ class PlanPublisher:
         node = self._node_name
         message_factories: dict[str, Callable[[], Any]] = {
             "processing_time": lambda: outputs.processing_time(plan.stamp_ns, total_ms),
-            "candidates": lambda: outputs.candidates(plan, points, self._signal, self._config, node, surface),
+            "candidates": lambda: outputs.candidates(
+                plan, points, self._signal, self._config, node, surface, report.ego
+            ),
             "turn_indicators": lambda: outputs.turn_indicators(self._signal, plan.stamp_ns),
             "planning_factors": lambda: outputs.planning_factors(report, self._config, surface),
             "path": lambda: outputs.path(outputs.trajectory(plan, self._config, points)),
