@@ -89,7 +89,7 @@ def test_the_driven_path_is_where_the_car_was_by_its_speed_acceleration_and_yaw_
 
 
 def test_a_wrong_first_point_is_one_sentence():
-    with pytest.raises(ConfigError, match="output.first_point is 'behind', expected one of ahead, now, driven_path"):
+    with pytest.raises(ConfigError, match=r"first_point is 'behind', expected one of ahead, now, driven_path"):
         small(output__first_point="behind")
 
 

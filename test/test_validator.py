@@ -104,7 +104,9 @@ def published(index, speed, first_point, acceleration=0.0, yaw_rate=0.0, offset_
 @pytest.mark.parametrize("speed", [0.0, 0.4, 3.0, 12.0, 25.0])
 def test_up_to_25_metres_a_second_autoware_accepts_the_raw_plan(speed, offset_s, yaw_rate):
     """The validator locates the car by a newer odometry, or by one that is a little older."""
-    frames = [published(k, speed, "driven_path", yaw_rate=yaw_rate if speed else 0.0, offset_s=offset_s) for k in range(5)]
+    frames = [
+        published(k, speed, "driven_path", yaw_rate=yaw_rate if speed else 0.0, offset_s=offset_s) for k in range(5)
+    ]
     exceeded = {name: margin.worst for name, margin in margins(frames, 3.0).items() if margin.worst > margin.limit}
     assert exceeded == {}
 

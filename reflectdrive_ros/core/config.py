@@ -288,9 +288,7 @@ class OutputConfig:
 
     def __post_init__(self) -> None:
         if self.first_point not in FIRST_POINTS:
-            raise ConfigError(
-                f"output.first_point is '{self.first_point}', expected one of {', '.join(FIRST_POINTS)}"
-            )
+            raise ConfigError(f"output.first_point is '{self.first_point}', expected one of {', '.join(FIRST_POINTS)}")
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,7 @@ def curvature_now(ego: EgoState) -> float:
 
 
 def driven_path(ego: EgoState, dt_s: float, count: int) -> Array:
-    """(count + 1, 3) poses at -count dt, .., -dt and now, ego frame, on the circle of the present yaw rate at the present
-    acceleration.
+    """(count + 1, 3) poses at -count dt, .., -dt and now, ego frame, at the present curvature and acceleration.
 
     A measured path would be bent by the noise of localisation. A car that stands or reverses has poses CREEP_M apart
     behind it, because Autoware's validator finds no direction in points that coincide.

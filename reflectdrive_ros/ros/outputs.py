@@ -133,9 +133,7 @@ def message_points(columns: Array) -> list[TrajectoryPoint]:
     return points
 
 
-def plan_points(
-    plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND, ego: EgoState | None = None
-) -> Array:
+def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND, ego: EgoState | None = None) -> Array:
     """(T,) of POINT: the published points of a plan. `ego`: at the stamp of the plan, for `output.first_point`; None:
     the first point is one interval ahead."""
     return _published_points(plan.trajectory, plan, config, surface, ego)
@@ -164,7 +162,7 @@ def trajectory(plan: Plan, config: Config, points: Array | None = None) -> Traje
 
 
 def is_ahead(points: Array) -> Array:
-    """(T,) bool: which points (T,) of POINT come after the stamp, and not from the driven path; all if none has a time."""
+    """(T,) bool: which points (T,) of POINT come after the stamp, unlike the driven path; all if none has a time."""
     times_s = points["sec"] + 1e-9 * points["nanosec"]
     return np.asarray((times_s > 0.0) | (times_s == 0.0).all())
 

@@ -239,16 +239,15 @@ class Engine:
 
     def _limit_lateral_jerk(self, plan: Plan, safety_context: SafetyContext) -> Plan:
         """The plan, delayed where it brakes or accelerates too hard for its bends, unless that is less safe."""
-        speed_mps = safety_context.observation.ego.speed_mps
 
         def delayed() -> Plan:
-            limited = limit_lateral_jerk(plan.trajectory, speed_mps)
+            limited = limit_lateral_jerk(plan.trajectory, safety_context.observation.ego)
             return plan if limited is plan.trajectory else replace(plan, trajectory=limited)
 
         return self._if_as_safe(plan, delayed, safety_context)[0]
 
     def _if_as_safe(self, plan: Plan, limit: Callable[[], Plan], safety_context: SafetyContext) -> tuple[Plan, str]:
-        """What `limit` makes of a plan; or the plan itself, and why: the guard refuses the other, or it is less safe."""
+        """What `limit` makes of a plan; or the plan, and why: the guard refuses the other, or it is less safe."""
         try:
             limited = limit()
             if limited is plan:

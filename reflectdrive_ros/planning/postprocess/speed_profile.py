@@ -174,7 +174,8 @@ def slow_trajectory(trajectory: Trajectory, limits: RouteLimits, speed_mps: floa
 
 
 def at_distances(poses: Array, along: Array, reached_m: Array, dt_s: float) -> Trajectory:
-    """The trajectory along poses (T, 3) at arc lengths (T,) of a car that has driven `reached_m` (N,) at dt, 2 dt, .."""
+    """The trajectory of a car that has driven `reached_m` (N,) at dt, 2 dt, .. along poses (T, 3), whose arc lengths
+    are `along` (T,)."""
     headings = np.unwrap(poses[:, 2])
     # A standing car repeats its pose, so that one distance has several indices: the first heading there counts.
     moves = np.concatenate([[True], np.diff(along) > 0.0])
