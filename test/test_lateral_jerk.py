@@ -85,6 +85,15 @@ def test_a_car_in_the_bend_brakes_less_than_planned_but_not_much():
     assert (driven_m(limit_lateral_jerk(stop, in_bend)) <= driven_m(stop) + 1e-3).all()
 
 
+def test_a_car_in_the_bend_does_not_overshoot_its_stop():
+    """A few metres before its stop it could only brake less than planned by passing it."""
+    speeds_mps = np.maximum(6.0 - 3.0 * DT * np.arange(1, 41), 0.0)
+    planned = along_a_bend(speeds_mps, bend_per_m=0.12, begins_m=-10.0, ends_m=90.0)
+    limited = limit_lateral_jerk(planned, ego(6.0, yaw_rate_rps=6.0 * 0.12))
+    assert checks(planned)["lateral_jerk_mps3"] > LIMIT_MPS3
+    assert driven_m(limited)[-1] <= driven_m(planned)[-1] + 0.01
+
+
 def test_no_acceleration_of_a_plan_is_beyond_the_validators():
     jump = np.where(np.arange(40) == 20, 11.0, 8.0)  # two points of a plan that is bent to the side are far apart
     planned = along_a_bend(jump, bend_per_m=0.0)

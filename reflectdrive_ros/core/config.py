@@ -277,8 +277,8 @@ class OutputConfig:
     map_frame: str = setting("map", "frame of the published plans")
     first_point: str = setting(
         "driven_path",
-        "first point of published plans: ahead (in 0.1 s), now (at the car) or driven_path (0.3 s of the path behind it: "
-        "Autoware's planning_validator needs it from 10 m/s on)",
+        "first point of published plans: ahead (in 0.1 s), now (at the car) or driven_path (0.3 s of the path behind "
+        "it: Autoware's planning_validator needs it from 10 m/s on)",
     )
     generator_name: str = setting(
         "ReflectDrive",

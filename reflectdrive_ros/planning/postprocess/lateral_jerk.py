@@ -6,8 +6,8 @@ accelerate in a bend: smoothing their path or their accelerations changes little
 
 With w = v^4 the quantity is 3/4 k dw/ds: it limits the slope of w along the path. The fastest profile below the plan's
 own with such slopes results from one pass from the end and one from the start: the plan brakes before the bend and
-accelerates after it. A car that is in the bend already brakes less than planned, up to AHEAD_MAX_M ahead of its plan;
-where that does not suffice it brakes as planned.
+accelerates after it. A car that is in the bend already brakes less than planned, up to AHEAD_MAX_M ahead of its plan
+but not beyond its stop; where that does not suffice it brakes as planned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core import geometry
 from ...core.domain import Array, EgoState, Trajectory
-from ...core.kinematics import arc, curvature_now, with_origin
+from ...core.kinematics import SAME_PLACE_M, arc, curvature_now, with_origin
 from .speed_profile import at_distances
 
 LATERAL_JERK_MPS3 = 6.0  # 3 v^2 a k of a plan, below the 7 m/s^3 of the validator
@@ -44,10 +44,12 @@ def limit_lateral_jerk(trajectory: Trajectory, ego: EgoState) -> Trajectory:
         return trajectory
     poses = start_along_heading(poses, ego.speed_mps)
     along = geometry.arc_lengths(poses)
+    stops = planned_mps[-1] * trajectory.dt_s < SAME_PLACE_M
+    allowed_m = np.minimum(along[1:] + AHEAD_MAX_M, along[-1] + SAME_PLACE_M if stops else math.inf)
     for keeps_braking in (False, True):
         nodes_m, planned_mps, limited_mps = node_speeds(poses, trajectory.dt_s, ego, keeps_braking)
         reached_m = distances(nodes_m, planned_mps, limited_mps, trajectory.dt_s)
-        if (reached_m <= along[1:] + AHEAD_MAX_M).all():
+        if (reached_m <= allowed_m).all():
             break
     end = poses[-1] + 2.0 * AHEAD_MAX_M * np.array([np.cos(poses[-1, 2]), np.sin(poses[-1, 2]), 0.0])
     path = np.concatenate([poses, end[None]])
@@ -93,9 +95,9 @@ def limited_speeds(nodes_m: Array, planned_mps: Array, curvatures: Array, keeps_
     They are at most as planned, except where the car would have to brake more than a bend allows. `keeps_braking`:
     there it brakes as planned, beyond the limits.
     """
+    length_m, change = np.diff(nodes_m), np.diff(planned_mps**2)
     slope = 4.0 / 3.0 * LATERAL_JERK_MPS3 / np.maximum(curvatures, STRAIGHT_PER_M)
-    by_jerk = (np.diff(nodes_m) * np.minimum(slope[1:], slope[:-1])).tolist()  # largest change of v^4
-    length_m, change = np.diff(nodes_m), np.diff(planned_mps**2)  # largest changes of v^2 follow
+    by_jerk = (length_m * np.minimum(slope[1:], slope[:-1])).tolist()  # largest change of v^4; of v^2 follow
     gains = np.clip(change, 2.0 * GAINING_MPS2 * length_m, 2.0 * ACCELERATION_MPS2 * length_m).tolist()
     losses = np.clip(-change, 2.0 * BRAKING_EARLY_MPS2 * length_m, 2.0 * ACCELERATION_MPS2 * length_m).tolist()
     planned, squares = (planned_mps**2).tolist(), (planned_mps**2).tolist()
