@@ -113,7 +113,7 @@ def limited_speeds(nodes_m: Array, planned_mps: Array, curvatures: Array, keeps_
             slowest = min(slowest, before - planned[piece] + planned[index], planned[index])
         fastest = min((before**2 + by_jerk[piece]) ** 0.5, before + gains[piece])
         squares[index] = max(min(squares[index], fastest), slowest)
-    return np.sqrt(np.maximum(squares, 0.0))
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
 def distances(nodes_m: Array, planned_mps: Array, limited_mps: Array, dt_s: float) -> Array:
@@ -132,7 +132,7 @@ def distances(nodes_m: Array, planned_mps: Array, limited_mps: Array, dt_s: floa
     acceleration = (limited_mps[piece + 1] - limited_mps[piece]) / duration_s
     inside_m = nodes_m[piece] + into_s * limited_mps[piece] + 0.5 * acceleration * into_s**2
     beyond_m = nodes_m[piece + 1] + limited_mps[piece + 1] * (into_s - duration_s)
-    return np.maximum.accumulate(np.where(into_s <= duration_s, inside_m, beyond_m))
+    return np.asarray(np.maximum.accumulate(np.where(into_s <= duration_s, inside_m, beyond_m)))
 
 
 def curvatures_near(points: Array, at_m: Array) -> Array:
@@ -149,4 +149,4 @@ def curvatures_near(points: Array, at_m: Array) -> Array:
     reach = round(BENDING_M / CURVATURE_STEP_M)
     padded = np.pad(curvature, reach, "edge")
     largest = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
-    return np.interp(at_m, middles_m, largest)
+    return np.asarray(np.interp(at_m, middles_m, largest))
