@@ -9,8 +9,9 @@ from operation_modes import driven
 from rclpy.serialization import deserialize_message
 from scenes import Clock
 
-from reflectdrive_ros.core.config import Config
-from reflectdrive_ros.core.domain import PlanSource
+from reflectdrive_ros.core import kinematics
+from reflectdrive_ros.core.config import Config, ConfigError
+from reflectdrive_ros.core.domain import EgoState, PlanSource
 from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -54,24 +55,42 @@ def test_every_plan_has_the_stamp_of_the_odometry_so_that_no_candidate_is_old(so
     assert stamps == {ns(1.1)}
 
 
+@pytest.mark.parametrize(("first_point", "begin_s"), [("ahead", 0.1), ("now", 0.0), ("driven_path", -0.3)])
 @pytest.mark.parametrize("source", SENT, ids=lambda source: source.name)
-def test_every_plan_begins_a_tenth_of_a_second_ahead_and_goes_on_in_tenths(source):
-    report, settings = SENT[source](), small()
-    points = outputs.plan_points(report.plan, settings)
+def test_every_plan_begins_where_the_setting_says_and_goes_on_in_tenths(source, first_point, begin_s):
+    report = SENT[source]()
+    points = outputs.plan_points(report.plan, small(output__first_point=first_point), ego=report.ego)
     times_s = points["sec"] + 1e-9 * points["nanosec"]
-    np.testing.assert_allclose(times_s, 0.1 * np.arange(1, len(points) + 1), atol=1e-9)
-    assert len(points) >= 40  # 4 s
+    np.testing.assert_allclose(times_s, begin_s + 0.1 * np.arange(len(points)), atol=1e-9)
+    assert times_s[-1] >= 4.0 - 1e-9
+    here = np.argmin(np.abs(times_s))
+    if first_point != "ahead":
+        np.testing.assert_allclose([points["x"][here], points["y"][here]], report.ego.map_from_ego[:2], atol=1e-9)
 
 
 @pytest.mark.parametrize("source", SENT, ids=lambda source: source.name)
 def test_speeds_and_accelerations_belong_to_the_points(source):
     report = SENT[source]()
-    points = outputs.plan_points(report.plan, small())
+    points = outputs.plan_points(report.plan, small(), ego=report.ego)
     positions = np.stack([points["x"], points["y"]], axis=1)
     speeds, accelerations = points["longitudinal_velocity_mps"], points["acceleration_mps2"]
     np.testing.assert_allclose(speeds[1:], np.hypot(*np.diff(positions, axis=0).T) / 0.1, atol=1e-3)
     np.testing.assert_allclose(accelerations[:-1], np.diff(speeds) / 0.1, atol=1e-2)
     assert accelerations[-1] == 0.0
+
+
+def test_the_driven_path_is_where_the_car_was_by_its_speed_acceleration_and_yaw_rate():
+    car = EgoState(0, np.array([5.0, 2.0, 0.4]), 10.0, -2.0, 0.5)
+    poses = kinematics.driven_path(car, 0.1, 4)
+    behind_s = np.array([0.4, 0.3, 0.2, 0.1, 0.0])
+    along = np.append(0.0, np.cumsum(np.hypot(*np.diff(poses[:, :2], axis=0).T)))
+    np.testing.assert_allclose(along[-1] - along, 10.0 * behind_s + 0.5 * 2.0 * behind_s**2, rtol=1e-3)
+    np.testing.assert_allclose(poses[:, 2], -(along[-1] - along) * 0.5 / 10.0, rtol=1e-3)
+
+
+def test_a_wrong_first_point_is_one_sentence():
+    with pytest.raises(ConfigError, match=r"first_point is 'behind', expected one of ahead, now, driven_path"):
+        small(output__first_point="behind")
 
 
 def test_by_default_a_plan_is_late_before_a_candidate_is_too_old():

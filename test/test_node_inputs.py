@@ -34,7 +34,7 @@ def test_three_cameras_odometry_and_a_route_become_trajectories_with_diagnostics
     assert received["status"][-1][1].planner == "constant_velocity"
     trajectory = received["trajectory"][-1][1]
     assert trajectory.header.frame_id == "map"
-    assert len(trajectory.points) == 80
+    assert len(trajectory.points) == 84  # 0.3 s of the path behind the car, the car, 8 s ahead
     candidates = received["candidates"][-1][1]
     assert len(candidates.generator_info) == len(candidates.candidate_trajectories) == 1
     assert received["turn_indicators"]

@@ -1,20 +1,28 @@
 """Autoware's checks: they see what they are for, and our plans pass them with room to spare."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from own_bags import short_bag
 from rich.console import Console
 from scenes import config, ego
 
+from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import Config
-from reflectdrive_ros.core.domain import PlanSource, StepKind, Verdict
+from reflectdrive_ros.core.domain import EgoState, Plan, PlanSource, StepKind, Trajectory, Verdict
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.record import ReplayFrame
-from reflectdrive_ros.replay.validator import LIMITS, RAW_FORWARD_SHIFT, margins, three_point_curvature
+from reflectdrive_ros.replay.validator import LIMITS, check_values, three_point_curvature
+from reflectdrive_ros.replay.validator import margins as margins_of_values
 from reflectdrive_ros.ros import outputs
 
 DT = 0.1
+
+
+def margins(frames, wheel_base_m):
+    return margins_of_values(check_values(frames, wheel_base_m))
 
 
 def frame(index, speed=8.0, left=0.0, bend=0.0, points=80, **changes):
@@ -45,7 +53,7 @@ def frame(index, speed=8.0, left=0.0, bend=0.0, points=80, **changes):
 
 def test_straight_on_uses_nothing_up():
     results = margins([frame(k) for k in range(5)], 3.0)
-    assert set(results) == {*LIMITS, RAW_FORWARD_SHIFT}
+    assert set(results) == set(LIMITS)
     assert all(margin.met for margin in results.values()), results
     assert results["interval_m"].worst == pytest.approx(0.8)
     assert results["curvature_per_m"].worst == pytest.approx(0.0, abs=1e-9)
@@ -69,12 +77,64 @@ def test_a_plan_shorter_than_the_way_to_brake_is_seen():
     assert margins([frame(0, speed=15.0)], 3.0)["missing_length_m"].met
 
 
-def test_from_ten_metres_a_second_a_plan_needs_the_extender():
-    """The first point is 0.1 s ahead by Autoware's own convention; its validator takes that for a forward shift."""
-    slow, fast = (margins([frame(k, speed=speed) for k in range(3)], 3.0) for speed in (9.0, 12.0))
-    assert slow[RAW_FORWARD_SHIFT].met
-    assert not fast[RAW_FORWARD_SHIFT].met
-    assert fast["forward_shift_m"].met
+def published(index, speed, first_point, acceleration=0.0, yaw_rate=0.0, offset_s=0.0):
+    """The frame of a constant-velocity plan as the node publishes it, of a car that is `offset_s` further by then."""
+    pose = kinematics.arc(yaw_rate / max(speed, 1.0), np.array([speed * DT * index]))[0]
+    car = EgoState(index * 100_000_000, pose, speed, acceleration, yaw_rate)
+    ahead = kinematics.arc(yaw_rate / max(speed, 1.0), speed * DT * np.arange(1, 81))
+    settings = config(output__first_point=first_point)
+    points = outputs.plan_points(Plan(car.stamp_ns, pose, Trajectory(ahead, DT)), settings, ego=car)
+    is_plan = outputs.is_ahead(points)
+    poses, speeds = outputs.planar_poses(points), points["longitudinal_velocity_mps"].astype(float)
+    later = kinematics.arc(yaw_rate / max(speed, 1.0), np.array([speed * (DT * index + offset_s)]))[0]
+    return replace(
+        frame(index, speed=speed),
+        map_from_ego=later,
+        plan_poses=poses[is_plan],
+        plan_speeds=speeds[is_plan],
+        driven_poses=poses[~is_plan],
+        driven_speeds=speeds[~is_plan],
+        plan_heights=points["z"][is_plan],
+        plan_pitches=np.zeros(is_plan.sum()),
+    )
+
+
+@pytest.mark.parametrize("yaw_rate", [0.0, 0.3])
+@pytest.mark.parametrize("offset_s", [-0.05, 0.0, 0.02, 0.1, 0.2])
+@pytest.mark.parametrize("speed", [0.0, 0.4, 3.0, 12.0, 25.0])
+def test_up_to_25_metres_a_second_autoware_accepts_the_raw_plan(speed, offset_s, yaw_rate):
+    """The validator locates the car by a newer odometry, or by one that is a little older."""
+    frames = [
+        published(k, speed, "driven_path", yaw_rate=yaw_rate if speed else 0.0, offset_s=offset_s) for k in range(5)
+    ]
+    exceeded = {name: margin.worst for name, margin in margins(frames, 3.0).items() if margin.worst > margin.limit}
+    assert exceeded == {}
+
+
+def test_above_ten_metres_a_second_autoware_refuses_a_plan_that_begins_ahead_of_the_car():
+    slow, fast = (margins([published(k, speed, "ahead") for k in range(3)], 3.0) for speed in (9.0, 12.0))
+    for name in ("forward_shift_m", "longitudinal_deviation_m"):
+        assert slow[name].met
+        assert not fast[name].met
+
+
+def test_a_plan_that_begins_at_the_car_is_a_shift_to_autoware_where_the_car_is_on_its_first_point():
+    results = margins([published(k, 12.0, "now", offset_s=-1e-3) for k in range(3)], 3.0)
+    assert results["longitudinal_deviation_m"].met
+    assert not results["forward_shift_m"].met
+
+
+def test_a_standing_car_is_not_on_a_plan_whose_points_coincide():
+    assert not margins([published(0, 0.0, "ahead")], 3.0)["longitudinal_deviation_m"].met
+    assert margins([published(0, 0.0, "driven_path")], 3.0)["longitudinal_deviation_m"].met
+
+
+def test_one_plan_of_a_hundred_may_exceed_a_limit():
+    values = np.zeros((200, len(LIMITS)))
+    values[:2] = 1e3
+    assert all(margin.met for margin in margins_of_values(values).values())
+    values[2] = 1e3
+    assert not any(margin.met for margin in margins_of_values(values).values())
 
 
 def on_ramp(slope=0.08, z=30.0, **changes):
@@ -125,7 +185,7 @@ def test_what_is_published_is_in_form(speed):
 @pytest.mark.parametrize("planner", ["route_follower", "constant_velocity"])
 def test_the_recordings_plans_stay_within_every_limit(planner, tmp_path):
     bag = short_bag(tmp_path / "pandaset", "pandaset_002", seconds=100.0, objects=20)
-    count, results = conformance.measure(bag, Config(planner=planner), Console(stderr=True))
-    assert count > 50
-    exceeded = {name: margin for name, margin in results.items() if name != RAW_FORWARD_SHIFT and not margin.met}
-    assert exceeded == {}
+    values = conformance.measure(bag, Config(planner=planner), Console(stderr=True))
+    assert len(values) > 50
+    results = margins_of_values(values)
+    assert {name: margin for name, margin in results.items() if margin.worst > margin.limit} == {}

@@ -43,6 +43,7 @@ from .recipe_config import (
 __all__ = ("ConfigError", "Setting", "override", "override_dotted", "override_from_file", "setting", "settings")
 PLANNER_SEPARATOR = "+"  # of the names of several planners
 UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
+FIRST_POINTS = {"ahead": 0, "now": 1, "driven_path": 4}  # name -> published points that are not ahead of the car
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 TOKEN_MODEL = (
     "models/reflectdrive2_small/onnx/card.json",
@@ -281,6 +282,11 @@ class OutputConfig:
     """What is published."""
 
     map_frame: str = setting("map", "frame of the published plans")
+    first_point: str = setting(
+        "driven_path",
+        "first point of published plans: ahead (in 0.1 s), now (at the car) or driven_path (0.3 s of the path behind "
+        "it: Autoware's planning_validator needs it from 10 m/s on)",
+    )
     generator_name: str = setting(
         "ReflectDrive",
         "candidates are called <generator_name>_<slot>; of a node that is not /planning/reflectdrive/reflectdrive, "
@@ -293,6 +299,10 @@ class OutputConfig:
         0.0,
         8.0,
     )
+
+    def __post_init__(self) -> None:
+        if self.first_point not in FIRST_POINTS:
+            raise ConfigError(f"output.first_point is '{self.first_point}', expected one of {', '.join(FIRST_POINTS)}")
 
 
 @dataclass(frozen=True)

@@ -511,6 +511,7 @@ class StepReport:
     factors: tuple[PlanningFactor, ...] = ()  # where the plan given here is slow or stops, the nearest first
     forecast: Forecast | None = None  # that plans were checked against: of agents, then obstacles; None: unknown
     continued: Plan | None = None  # the plan given here at the length of `output.horizon_s`; None: as it is
+    ego: EgoState | None = None  # the car at the stamp of the plan; None where another planner's plan was checked
 
     @property
     def published(self) -> Plan:

@@ -7,9 +7,11 @@ import reflectdrive_kernels as kernels
 
 from . import geometry
 from .config import VehicleConfig
-from .domain import Agents, Array, Forecast, ForecastSource, Plan, Trajectory
+from .domain import Agents, Array, EgoState, Forecast, ForecastSource, Plan, Trajectory
 
 SAME_PLACE_M = 1e-3  # knots closer than this are one position: the car stands
+TURNING_MIN_MPS = 0.3  # the path of a slower car is straight: yaw rate over speed would be noise
+CREEP_M = 1e-3  # as far apart as the points of Autoware's own stop
 
 
 def with_origin(poses: Array) -> Array:
@@ -132,6 +134,22 @@ def arc(curvature: float, distances: Array) -> Array:
     half = 0.5 * turned
     chord = s * np.sinc(half / np.pi)
     return np.stack([chord * np.cos(half), chord * np.sin(half), geometry.wrap(turned)], axis=-1)
+
+
+def curvature_now(ego: EgoState) -> float:
+    """1/m, left positive, from yaw rate and speed."""
+    return ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > TURNING_MIN_MPS else 0.0
+
+
+def driven_path(ego: EgoState, dt_s: float, count: int) -> Array:
+    """(count + 1, 3) poses at -count dt, .., -dt and now, ego frame, at the present curvature and acceleration.
+
+    A measured path would be bent by the noise of localisation. A car that stands or reverses has poses CREEP_M apart
+    behind it, because Autoware's validator finds no direction in points that coincide.
+    """
+    speeds = ego.speed_mps - ego.acceleration_mps2 * dt_s * (np.arange(count) + 0.5)
+    behind_m = np.cumsum(np.maximum(dt_s * speeds, CREEP_M))
+    return arc(curvature_now(ego), -np.append(behind_m[::-1], 0.0))
 
 
 def idm_acceleration(

@@ -87,25 +87,18 @@ def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] |
         return None
     stamp_ns = convert.stamp_ns(message.header)
     ego = pose_at(poses, stamp_ns)
-    table = np.array(
-        [
-            (
-                p.pose.position.x,
-                p.pose.position.y,
-                2.0 * np.arctan2(p.pose.orientation.z, p.pose.orientation.w),
-                p.longitudinal_velocity_mps,
-            )
-            for p in message.points
-        ]
-    )
+    points = outputs.points_from_message(message)
+    points = points[outputs.is_ahead(points)]
+    if len(points) == 0:
+        return None
+    table = np.column_stack([outputs.planar_poses(points), points["longitudinal_velocity_mps"]])
     if ego is None or not np.isfinite(table).all():
         return None
-    first = message.points[0].time_from_start
     return {
         "stamp": stamp_ns * 1e-9,
         "ego": round_list(ego, 4),
         "points": round_list(table, 3),
-        "dt": first.sec + 1e-9 * first.nanosec,
+        "dt": float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
     }
 
 

@@ -32,7 +32,7 @@ from ..core.domain import Array, CameraFrame, Plan, Trajectory
 from ..core.messages import BadMessage, require_frame
 from ..maps.lanelet_archive import light_id, write_archive
 from ..maps.roads import RoadMap
-from ..ros import convert, topics
+from ..ros import convert, outputs, topics
 from ..ros.outputs import header, time_message
 from ..sim.traffic.actors import Actors, ActorShape, Lamp
 from . import sensor_messages
@@ -271,18 +271,14 @@ def plan_from_message(message: Any, map_from_ego: Array, frame: str) -> Plan:
     Raises BadMessage for one that cannot be followed.
     """
     require_frame(message.header, frame, "the trajectory")
-    points = message.points
+    points = outputs.points_from_message(message)
+    points = points[outputs.is_ahead(points)]
     if len(points) < 2:
-        raise BadMessage(f"the trajectory has {len(points)} points: at least two are needed")
-    times = [point.time_from_start.sec + 1e-9 * point.time_from_start.nanosec for point in (points[0], points[1])]
-    poses = np.array(
-        [
-            (p.pose.position.x, p.pose.position.y, 2.0 * np.arctan2(p.pose.orientation.z, p.pose.orientation.w))
-            for p in points
-        ]
-    )
+        raise BadMessage(f"the trajectory has {len(points)} points ahead of the car: at least two are needed")
+    times_s = points["sec"] + 1e-9 * points["nanosec"]
+    poses = geometry.compose(geometry.invert(map_from_ego), outputs.planar_poses(points))
     try:
-        trajectory = Trajectory(geometry.compose(geometry.invert(map_from_ego), poses), times[1] - times[0])
+        trajectory = Trajectory(poses, times_s[1] - times_s[0])
     except ValueError as fault:
         raise BadMessage(f"the trajectory cannot be followed: {fault}") from None
     return Plan(convert.stamp_ns(message.header), map_from_ego, trajectory)

@@ -258,7 +258,7 @@ def publish_plan(core: PlanningCore, due_step: DueStep, config: Config, number: 
     if step.report is None or surface is None:
         return None
     start_s = time.perf_counter()
-    points = outputs.plan_points(step.report.published, config, surface)
+    points = outputs.plan_points(step.report.published, config, surface, step.report.ego)
     total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - start_s)
     image_ns = step.snapshot.image_stamp_ns
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9

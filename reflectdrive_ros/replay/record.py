@@ -87,6 +87,8 @@ class ReplayFrame:
     ego_slope: float = 0.0  # rise per metre along the heading, from the odometry's pitch
     planner: str = ""  # whose plan it is; of a stop all that were configured
     alternatives: Array = field(default_factory=no_alternatives)  # (P, 40, 3) further plans, as `poses_at_score_times`
+    driven_poses: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (D, 3) published before the plan's own
+    driven_speeds: Array = field(default_factory=lambda: np.zeros(0))  # (D,) m/s
 
     def __post_init__(self) -> None:
         count = len(np.atleast_1d(self.agent_poses))
@@ -104,6 +106,8 @@ class ReplayFrame:
             ("agent_kinds", (count,), np.int64),
             ("draft", (None, 2), np.float64),
             ("alternatives", (None, STEPS, 3), np.float64),
+            ("driven_poses", (None, 3), np.float64),
+            ("driven_speeds", (len(np.atleast_1d(self.driven_poses)),), np.float64),
         ):
             object.__setattr__(self, name, check_array("ReplayFrame", name, getattr(self, name), shape, dtype))
         if not np.isfinite(self.speed_mps):

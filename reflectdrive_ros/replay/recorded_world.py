@@ -24,7 +24,7 @@ from ..maps.lanelet_file import load_map
 from ..maps.lanelet_map import LaneletMap
 from ..maps.vector_map import VectorMap
 from ..planning.corrections import draft_and_corrections
-from ..ros import cdr, convert, image_decoding, rotations
+from ..ros import cdr, convert, image_decoding, outputs, rotations
 from ..ros.bag import BagReader, message_class
 from ..ros.inputs.channel import InputStatus
 from .record import Diagnostic, ReplayFrame, ReplayImage
@@ -152,15 +152,15 @@ def _frame(
     images: tuple[ReplayImage, ...],
     layout: TokenLayout | None,
 ) -> ReplayFrame:
-    points, status = item.points, item.status
+    is_plan, status = outputs.is_ahead(item.points), item.status
+    points, driven = item.points[is_plan], item.points[~is_plan]
     draft, changes = draft_and_corrections(item.trace, layout)
-    headings = 2.0 * np.arctan2(points["qz"], points["qw"])
     quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
     return ReplayFrame(
         stamp_ns=item.stamp_ns,
         map_from_ego=ego.map_from_ego,
         speed_mps=ego.speed_mps,
-        plan_poses=np.stack([points["x"], points["y"], headings], axis=1),
+        plan_poses=outputs.planar_poses(points),
         plan_speeds=points["longitudinal_velocity_mps"].astype(float),
         dt_s=float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
         verdict=Verdict(status.verdict),
@@ -183,6 +183,8 @@ def _frame(
         ego_slope=plane.slope,
         planner=status.planner,
         alternatives=item.alternatives,
+        driven_poses=outputs.planar_poses(driven),
+        driven_speeds=driven["longitudinal_velocity_mps"].astype(float),
     )
 
 

@@ -1,10 +1,9 @@
 """The checks of Autoware's planning validator, and the margins of plans to its limits.
 
 Implemented from the source of `autoware_planning_validator_trajectory_checker` (thresholds of its shipped parameter
-file), not compared by running it. Shape checks use the plan resampled to 1 m, as there. Two checks locate the car on
-the plan; they use it as extended by the path already driven, which Autoware's trajectory_processor does where its
-`trajectory_extender` is on (autoware_launch has it off). Without it a plan starts 0.1 s ahead of the car, which from
-10 m/s on exceeds the limit; `raw_forward_shift_m` is that value.
+file), not compared by running it. They judge the points as they are published, without the driven path that Autoware's
+`trajectory_extender` would prepend (autoware_launch has it off). Shape checks use the points at least 1 m apart, as
+there.
 
 Autoware's validator does not check z and pitch. Two checks of our own do: the plan begins at the vehicle's height
 (`height_deviation_m`), and its pitch is the slope of the line through its points (`pitch_deviation_rad`).
@@ -24,6 +23,8 @@ from .record import ReplayFrame
 POINT_SPACING_M = 1.0
 BRAKING_MPS2, LENGTH_MARGIN_M = 3.0, 2.0
 VALIDATOR_STANDING_MPS = 1.0 / 3.6
+SHARE_OVER_MAX = 0.01  # of the plans that exceed a limit: a stop in an emergency does
+COINCIDE_M = 1e-8  # Autoware's validator finds no direction between points that are closer together
 SLOPE_STEP_MIN_M = 0.05  # points closer together have no slope between them
 
 
@@ -33,15 +34,16 @@ class Margin:
 
     worst: float  # of all plans
     limit: float
+    share_over: float  # of the plans, 0..1: the validator rejects them
 
     @property
-    def share(self) -> float:
-        """Value divided by limit; above 1 the validator rejects the plan."""
+    def used(self) -> float:
+        """The worst value divided by the limit."""
         return self.worst / self.limit
 
     @property
     def met(self) -> bool:
-        return self.worst <= self.limit
+        return self.share_over <= SHARE_OVER_MAX
 
 
 LIMITS = {
@@ -62,28 +64,30 @@ LIMITS = {
     "height_deviation_m": 0.2,  # of the plan, continued back to the car, from the odometry; ours, as the next
     "pitch_deviation_rad": 0.1,  # mean pitch of neighbouring points and the slope between them
 }
-RAW_FORWARD_SHIFT = "raw_forward_shift_m"  # for information: as it is where Autoware's extender is off
 
 
-def margins(frames: Sequence[ReplayFrame], wheel_base_m: float) -> dict[str, Margin]:
-    """Worst value of each check over the plans of a drive, in the order of LIMITS. Frames must be in order of time."""
-    worst = dict.fromkeys([*LIMITS, RAW_FORWARD_SHIFT], 0.0)
-    for index, frame in enumerate(frames):
-        past = np.array([earlier.map_from_ego for earlier in frames[max(0, index - 30) : index]]).reshape(-1, 3)
-        values = check_shape(frame, wheel_base_m) | check_position(frame, past) | check_height(frame)
-        if index:
-            values |= check_shift(frames[index - 1], frame, past)
-        for name, value in values.items():
-            worst[name] = max(worst[name], value)
+def margins(values: Array) -> dict[str, Margin]:
+    """The margin of each check, in the order of LIMITS, from `check_values` (P, K) of P plans, at least one."""
     return {
-        name: Margin(worst[name], limit)
-        for name, limit in {**LIMITS, RAW_FORWARD_SHIFT: LIMITS["forward_shift_m"]}.items()
+        name: Margin(float(column.max()), limit, float((column > limit).mean()))
+        for column, (name, limit) in zip(values.T, LIMITS.items(), strict=True)
     }
+
+
+def check_values(frames: Sequence[ReplayFrame], wheel_base_m: float) -> Array:
+    """(P, K) of each plan of a drive and each check, in the order of LIMITS. Frames must be in order of time."""
+    values = np.zeros((len(frames), len(LIMITS)))
+    for index, frame in enumerate(frames):
+        checks = check_shape(frame, wheel_base_m) | check_position(frame) | check_height(frame)
+        if index:
+            checks |= check_shift(frames[index - 1], frame)
+        values[index] = [checks.get(name, 0.0) for name in LIMITS]
+    return values
 
 
 def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
     """Checks of one plan."""
-    poses, speeds = frame.plan_poses, frame.plan_speeds
+    poses, speeds = published(frame)
     accelerations = np.append(np.diff(speeds) / frame.dt_s, 0.0)
     values = {
         "interval_m": float(np.hypot(*np.diff(poses[:, :2], axis=0).T).max(initial=0.0)),
@@ -112,22 +116,24 @@ def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
     )
 
 
-def check_position(frame: ReplayFrame, past: Array) -> dict[str, float]:
-    """Checks of the car's position on its plan, with the driven path (P, 3) prepended."""
-    line = extend_line(past, frame.map_from_ego, frame.plan_poses)
-    here = frame.map_from_ego
-    (at,), _ = geometry.project(line, here[None, :2])
-    total = geometry.arc_lengths(line)[-1]
-    beyond = np.hypot(*(line[[0, -1], :2] - here[:2]).T)
-    off = 0.0 if 0.0 < at < total else float(beyond.min())
-    needed = frame.speed_mps**2 / (2.0 * BRAKING_MPS2) - LENGTH_MARGIN_M
-    moving = abs(frame.speed_mps) > VALIDATOR_STANDING_MPS
+def check_position(frame: ReplayFrame) -> dict[str, float]:
+    """Checks of the car's position on its plan."""
+    poses, _ = published(frame)
+    here, last = frame.map_from_ego, len(poses) - 1
+    segment = nearest_segment(poses, here)
+    s_m, step_m = geometry.arc_lengths(poses), float(np.hypot(*np.diff(poses[segment : segment + 2, :2], axis=0)[0]))
+    direction = poses[segment + 1, :2] - poses[segment, :2]
+    ahead_m = float(direction @ (here[:2] - poses[segment, :2])) / step_m if step_m > COINCIDE_M else np.inf
+    nearest = int(np.argmin(np.hypot(*(poses[:, :2] - here[:2]).T)))
+    off_m = {0: ahead_m, last: ahead_m - step_m}.get(nearest, 0.0)
+    share = min(max(ahead_m / max(step_m, COINCIDE_M), 0.0), 1.0)
+    heading = poses[segment, 2] + share * geometry.wrap(poses[segment + 1, 2] - poses[segment, 2])
+    needed_m = frame.speed_mps**2 / (2.0 * BRAKING_MPS2) - LENGTH_MARGIN_M
+    rest_m = s_m[-1] - s_m[segment] - (ahead_m if np.isfinite(ahead_m) else 0.0)
     return {
-        "longitudinal_deviation_m": off,
-        "yaw_deviation_rad": float(abs(geometry.wrap(geometry.sample(line, np.array([at]))[0, 2] - here[2])))
-        if total > 1.0
-        else 0.0,
-        "missing_length_m": max(0.0, float(needed - (total - at))) if moving else 0.0,
+        "longitudinal_deviation_m": abs(off_m),  # infinite where the points coincide
+        "yaw_deviation_rad": float(abs(geometry.wrap(heading - here[2]))),
+        "missing_length_m": max(0.0, float(needed_m - rest_m)) if is_moving(frame) else 0.0,
     }
 
 
@@ -148,33 +154,31 @@ def check_height(frame: ReplayFrame) -> dict[str, float]:
     }
 
 
-def check_shift(before: ReplayFrame, frame: ReplayFrame, past: Array) -> dict[str, float]:
-    """Checks of a plan against the one before, at the car: lateral as published, longitudinal with the driven path
-    prepended.
-    """
-    here = frame.map_from_ego
-    raw_old, raw_new = before.plan_poses, frame.plan_poses
-    raw_along, lateral = deviation(raw_old[nearest_segment(raw_old, here)], raw_new[nearest_segment(raw_new, here)])
-    values = {"lateral_shift_m": abs(lateral), RAW_FORWARD_SHIFT: max(0.0, raw_along)}
-    old, new = (extend_line(past, here, plan) for plan in (raw_old, raw_new))
-    new_at = nearest_segment(new, here)
-    along, _ = deviation(old[nearest_segment(old, here)], new[new_at])
-    if new_at == 0:
+def check_shift(before: ReplayFrame, frame: ReplayFrame) -> dict[str, float]:
+    """Checks of a plan against the one before, at the car."""
+    if not is_moving(frame):
+        return {}
+    here, (old, _), (new, _) = frame.map_from_ego, published(before), published(frame)
+    old_at, new_at = nearest_segment(old, here), nearest_segment(new, here)
+    along, lateral = deviation(old[old_at], new[new_at])
+    values = {"lateral_shift_m": abs(lateral)}
+    if old_at < len(old) - 2 and new_at == 0:
         values["forward_shift_m"] = max(0.0, along)
-    elif new_at >= len(new) - 2:
+    elif old_at < len(old) - 2 and new_at >= len(new) - 2:
         values["backward_shift_m"] = max(0.0, -along)
     return values
 
 
-def extend_line(past: Array, here: Array, plan: Array) -> Array:
-    """(N, 3) the driven path (P, 3), the car's pose (3,) and the plan (T, 3), without repeated points."""
-    line = np.concatenate([past, here[None], plan])
-    spacing_m = np.hypot(*np.diff(line[:, :2], axis=0).T)
-    distinct: Array = line[np.concatenate([[True], spacing_m > 1e-3])]
-    if len(distinct) >= 2:
-        return distinct
-    ahead = here + 1e-3 * np.array([np.cos(here[2]), np.sin(here[2]), 0.0])
-    return np.stack([here, ahead])
+def is_moving(frame: ReplayFrame) -> bool:
+    return abs(frame.speed_mps) > VALIDATOR_STANDING_MPS
+
+
+def published(frame: ReplayFrame) -> tuple[Array, Array]:
+    """(D + T, 3) poses and (D + T,) speeds of the published points, in the map."""
+    return (
+        np.concatenate([frame.driven_poses, frame.plan_poses]),
+        np.concatenate([frame.driven_speeds, frame.plan_speeds]),
+    )
 
 
 def nearest_segment(line: Array, here: Array) -> int:

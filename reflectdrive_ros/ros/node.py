@@ -166,7 +166,7 @@ class PlannerNode(Node):
     def _send(self, report: StepReport, surface: RoadSurface, restarts: int, step: PlanningStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         start_s = time.perf_counter()
-        points = outputs.plan_points(report.published, self.config, surface)
+        points = outputs.plan_points(report.published, self.config, surface, report.ego)
         plan_bytes = outputs.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
         # worker and watchdog both send: the messages that explain a plan are sent before the next plan
         with self._send_lock:

@@ -29,8 +29,8 @@ from std_msgs.msg import Header
 from visualization_msgs.msg import Marker, MarkerArray
 
 from ..core import geometry, kinematics
-from ..core.config import Config
-from ..core.domain import PLAN_DT_S, Array, FactorKind, Plan, StepReport, TokenTrace, Trajectory
+from ..core.config import FIRST_POINTS, Config
+from ..core.domain import PLAN_DT_S, Array, EgoState, FactorKind, Plan, StepReport, TokenTrace, Trajectory
 from ..infra.errors import printable_line
 from ..maps.elevation import FLAT_GROUND, RoadSurface
 from . import rotations
@@ -49,6 +49,8 @@ if INSTALLED_FIELDS not in (CANDIDATE_FIELDS, CANDIDATE_FIELDS[:-1]):
         f"{', '.join(CANDIDATE_FIELDS)}: use another version of autoware_internal_planning_msgs"
     )
 
+NOT_DRIVEN = np.zeros((1, 3))  # the pose now, which is not published
+
 
 def time_message(stamp_ns: int) -> Time:
     return Time(sec=int(stamp_ns // 1_000_000_000), nanosec=int(stamp_ns % 1_000_000_000))
@@ -66,24 +68,34 @@ def resample_for_output(trajectory: Trajectory, dt_s: float) -> Trajectory:
     return Trajectory(kinematics.resample(trajectory, dt_s * np.arange(1, count + 1)), dt_s)
 
 
-def point_columns(trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float, surface: RoadSurface) -> Array:
-    """(T,) of POINT: Autoware points in the map, on the surface. Speed is that of the interval before each point,
-    acceleration that of the one after it; a stop is the last pose repeated at speed 0. Roll is 0."""
-    poses = geometry.compose(map_from_ego, trajectory.poses)
-    times_ns = np.rint(1e9 * trajectory.times_s).astype(np.int64)
+def point_columns(
+    trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float, surface: RoadSurface, driven: Array = NOT_DRIVEN
+) -> Array:
+    """(D + T,) of POINT: Autoware points in the map, on the surface. Speed is that of the interval before each point,
+    acceleration that of the one after it; a stop is the last pose repeated at speed 0. Roll is 0.
+
+    `driven`: (1 + D, 3) poses up to now at the trajectory's interval, ego frame; their times are not after the stamp.
+    They lie in the vehicle's plane.
+    """
+    motion = Trajectory(
+        geometry.compose(geometry.invert(driven[0]), np.concatenate([driven[1:], trajectory.poses])), trajectory.dt_s
+    )
+    before, poses = (geometry.compose(map_from_ego, each) for each in (driven[1:], trajectory.poses))
+    heights, pitches = zip(
+        RoadSurface(surface.plane).heights_and_pitches(before), surface.heights_and_pitches(poses), strict=True
+    )
+    poses = np.concatenate([before, poses])
+    times_ns = np.rint(1e9 * motion.dt_s * (np.arange(len(poses)) + 1 - len(before))).astype(np.int64)
     points = np.zeros(len(poses), POINT)
     points["sec"], points["nanosec"] = np.divmod(times_ns, 1_000_000_000)
-    points["x"], points["y"] = poses[:, 0], poses[:, 1]
-    points["z"], pitches = surface.heights_and_pitches(poses)
+    points["x"], points["y"], points["z"] = poses[:, 0], poses[:, 1], np.concatenate(heights)
     points["qx"], points["qy"], points["qz"], points["qw"] = rotations.quaternions_from_yaw_pitch(
-        poses[:, 2], pitches
+        poses[:, 2], np.concatenate(pitches)
     ).T
-    points["longitudinal_velocity_mps"] = kinematics.speeds(trajectory)
-    points["acceleration_mps2"] = kinematics.accelerations(trajectory)
-    points["heading_rate_rps"] = kinematics.yaw_rates(trajectory)
-    points["front_wheel_angle_rad"] = kinematics.steering_from_curvature(
-        kinematics.curvatures(trajectory), wheel_base_m
-    )
+    points["longitudinal_velocity_mps"] = kinematics.speeds(motion)
+    points["acceleration_mps2"] = kinematics.accelerations(motion)
+    points["heading_rate_rps"] = kinematics.yaw_rates(motion)
+    points["front_wheel_angle_rad"] = kinematics.steering_from_curvature(kinematics.curvatures(motion), wheel_base_m)
     return points
 
 
@@ -121,15 +133,20 @@ def message_points(columns: Array) -> list[TrajectoryPoint]:
     return points
 
 
-def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND) -> Array:
-    """(T,) of POINT: the published points of a plan."""
-    return _published_points(plan.trajectory, plan, config, surface)
+def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND, ego: EgoState | None = None) -> Array:
+    """(T,) of POINT: the published points of a plan. `ego`: at the stamp of the plan, for `output.first_point`; None:
+    the first point is one interval ahead."""
+    return _published_points(plan.trajectory, plan, config, surface, ego)
 
 
-def _published_points(trajectory: Trajectory, plan: Plan, config: Config, surface: RoadSurface) -> Array:
+def _published_points(
+    trajectory: Trajectory, plan: Plan, config: Config, surface: RoadSurface, ego: EgoState | None
+) -> Array:
     """(T,) of POINT of a trajectory of the plan: its own, or that of another candidate."""
     sent = resample_for_output(trajectory, PLAN_DT_S)
-    return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m, surface)
+    count = FIRST_POINTS[config.output.first_point]
+    driven = NOT_DRIVEN if ego is None else kinematics.driven_path(ego, PLAN_DT_S, count)
+    return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m, surface, driven)
 
 
 def trajectory(plan: Plan, config: Config, points: Array | None = None) -> TrajectoryMessage:
@@ -142,6 +159,17 @@ def trajectory(plan: Plan, config: Config, points: Array | None = None) -> Traje
         header=header(plan.stamp_ns, config.output.map_frame),
         points=message_points(columns),
     )
+
+
+def is_ahead(points: Array) -> Array:
+    """(T,) bool: which points (T,) of POINT come after the stamp, unlike the driven path; all if none has a time."""
+    times_s = points["sec"] + 1e-9 * points["nanosec"]
+    return np.asarray((times_s > 0.0) | (times_s == 0.0).all())
+
+
+def planar_poses(points: Array) -> Array:
+    """(T, 3) poses in the map of points (T,) of POINT."""
+    return np.stack([points["x"], points["y"], 2.0 * np.arctan2(points["qz"], points["qw"])], axis=1)
 
 
 def points_from_message(message: TrajectoryMessage) -> Array:
@@ -188,16 +216,17 @@ def candidates(
     config: Config,
     node: str = NODE_NAME,
     surface: RoadSurface = FLAT_GROUND,
+    ego: EgoState | None = None,
 ) -> bytes:
     """CandidateTrajectories, serialised: the plan (slot 0, its points (T,) of POINT given) and its rivals, at most
     `output.candidates_max` in all.
 
     The turn signal is written where the installed message has it. Of several planners, names end with the planner's.
-    `node`: the full name of the node that sends them.
+    `node`: the full name of the node that sends them. `ego`: as in `plan_points`.
     """
     generator = generator_name(config, node)
     rivals = plan.candidates[: config.output.candidates_max - 1]
-    every = [best, *(_published_points(rival, plan, config, surface) for rival in rivals)]
+    every = [best, *(_published_points(rival, plan, config, surface, ego) for rival in rivals)]
     writer = CdrWriter().numbers("I", len(every))
     for slot, points in enumerate(every):
         writer.header(plan.stamp_ns, config.output.map_frame).octets(slot_uuid(generator, slot))

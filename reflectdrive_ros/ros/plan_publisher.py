@@ -90,7 +90,7 @@ class PlanPublisher:
         message_factories: dict[str, Callable[[], Any]] = {
             "processing_time": lambda: outputs.processing_time(plan.stamp_ns, total_ms),
             "candidates": lambda: outputs.candidates(
-                report.published, points, self._signal, self._config, node, surface
+                report.published, points, self._signal, self._config, node, surface, report.ego
             ),
             "turn_indicators": lambda: outputs.turn_indicators(self._signal, plan.stamp_ns),
             "planning_factors": lambda: outputs.planning_factors(report, self._config, surface),

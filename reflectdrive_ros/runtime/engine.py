@@ -42,6 +42,7 @@ from ..planning.inputs import reads_images
 from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError
 from ..planning.postprocess import comfort
+from ..planning.postprocess.lateral_jerk import limit_lateral_jerk
 from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.postprocess.waypoints import CARRY_MAX_S
 from ..planning.standstill import Standstill, StartMode, leave
@@ -155,6 +156,7 @@ class Engine:
         if sound and plan is not None:
             plan, jump = self._limit_lateral_shift(plan, safety_context)
             notes += (jump,) if jump else ()
+            plan = self._limit_lateral_jerk(plan, safety_context)
         if judgement.verdict is Verdict.OK and plan is not None:
             started, why = self._started(plan, start, safety_context)
             sent, source = plan if started is None else started, PlanSource.PLANNER
@@ -190,6 +192,7 @@ class Engine:
             self._factors(sent, safety_context),
             forecast=safety_context.forecast if sound else None,
             continued=continued,
+            ego=observation.ego,
         )
 
     def _deadline_used(self) -> float:
@@ -200,7 +203,8 @@ class Engine:
         start_s = self._clock()
         plan = self._stop(ego, agents)
         took = 1e3 * (self._clock() - start_s)
-        return StepReport(plan, Verdict.INFEASIBLE, PlanSource.STOP, reason, {"stop": took, "total": took})
+        timings_ms = {"stop": took, "total": took}
+        return StepReport(plan, Verdict.INFEASIBLE, PlanSource.STOP, reason, timings_ms, ego=ego)
 
     def _recent_plan(self, stamp_ns: int) -> Plan | None:
         """The last good plan, if it is young enough to be used again."""
@@ -223,7 +227,9 @@ class Engine:
                 observation.stamp_ns, observation.ego.map_from_ego, left, last.step, planners=last.planners[:1]
             )
             plan = slow_to_limits(carried, safety_context)
-            return plan if guard.check(plan, safety_context, 0.0).verdict is Verdict.OK else None
+            if guard.check(plan, safety_context, 0.0).verdict is not Verdict.OK:
+                return None
+            return self._limit_lateral_jerk(plan, safety_context)
         except Exception:  # the fallback must not fail where the planner did
             log.exception("the last good plan could not be carried forward")
             return None
@@ -237,8 +243,24 @@ class Engine:
         last = self._recent_plan(safety_context.observation.stamp_ns)
         if last is None:
             return plan, ""
+        limited, needs = self._if_as_safe(
+            plan, lambda: comfort.limit_lateral_shift(plan, last, MAX_LATERAL_SHIFT_M), safety_context
+        )
+        return limited, f"the lateral shift is not limited: with the limit {needs}" if needs else ""
+
+    def _limit_lateral_jerk(self, plan: Plan, safety_context: SafetyContext) -> Plan:
+        """The plan, delayed where it brakes or accelerates too hard for its bends, unless that is less safe."""
+
+        def delayed() -> Plan:
+            limited = limit_lateral_jerk(plan.trajectory, safety_context.observation.ego)
+            return plan if limited is plan.trajectory else replace(plan, trajectory=limited)
+
+        return self._if_as_safe(plan, delayed, safety_context)[0]
+
+    def _if_as_safe(self, plan: Plan, limit: Callable[[], Plan], safety_context: SafetyContext) -> tuple[Plan, str]:
+        """What `limit` makes of a plan; or the plan, and why: the guard refuses the other, or it is less safe."""
         try:
-            limited = comfort.limit_lateral_shift(plan, last, MAX_LATERAL_SHIFT_M)
+            limited = limit()
             if limited is plan:
                 return plan, ""
             needs = guard.check(limited, safety_context, 0.0).reason
@@ -246,9 +268,9 @@ class Engine:
                 its = safety_check(limited, safety_context, 0 if plan.check is None else plan.check.repairs)
                 needs = safety_loss(plan.check or safety_check(plan, safety_context), its)
                 limited = replace(limited, check=its)
-            return (plan, f"the lateral shift is not limited: with the limit {needs}") if needs else (limited, "")
-        except Exception:  # an error of this limit must not prevent the plan
-            log.exception("the lateral shift could not be limited")
+            return (plan, needs) if needs else (limited, "")
+        except Exception:  # an error of a limit must not prevent the plan
+            log.exception("the plan could not be limited")
             return plan, ""
 
     def _started(self, plan: Plan, start: StartMode, safety_context: SafetyContext) -> tuple[Plan | None, str]:

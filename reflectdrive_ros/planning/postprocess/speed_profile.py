@@ -170,14 +170,18 @@ def slow_trajectory(trajectory: Trajectory, limits: RouteLimits, speed_mps: floa
     poses = with_origin(trajectory.poses)
     along = geometry.arc_lengths(poses[None])
     reached = slow_distances(along, limits, speed_mps, trajectory.dt_s)
-    if reached is along:
-        return trajectory
+    return trajectory if reached is along else at_distances(poses, along[0], reached[0, 1:], trajectory.dt_s)
+
+
+def at_distances(poses: Array, along: Array, reached_m: Array, dt_s: float) -> Trajectory:
+    """The trajectory of a car that has driven `reached_m` (N,) at dt, 2 dt, .. along poses (T, 3), whose arc lengths
+    are `along` (T,)."""
     headings = np.unwrap(poses[:, 2])
     # A standing car repeats its pose, so that one distance has several indices: the first heading there counts.
-    moves = np.concatenate([[True], np.diff(along[0]) > 0.0])
-    points = geometry.interpolate_paths(poses[None, :, :2], along, reached[:, 1:])[0]
-    turned = np.interp(reached[0, 1:], along[0, moves], headings[moves])
-    return Trajectory(np.column_stack([points, geometry.wrap(turned)]), trajectory.dt_s)
+    moves = np.concatenate([[True], np.diff(along) > 0.0])
+    points = geometry.interpolate_paths(poses[None, :, :2], along[None], reached_m[None])[0]
+    turned = np.interp(reached_m, along[moves], headings[moves])
+    return Trajectory(np.column_stack([points, geometry.wrap(turned)]), dt_s)
 
 
 def slow_distances(along: Array, limits: RouteLimits, speed_mps: float, dt_s: float) -> Array:

@@ -43,7 +43,6 @@ STEP_S = 0.1  # of `interpolate`, as the driving score simulates
 
 SMOOTHING_JERK_MPS3 = 2.0  # prior standard deviation of the jerk; smaller values cut corners, larger ones leave noise
 SMOOTHING_JERK_ON_ROAD_MPS3 = 1.0  # the same against the road
-SMOOTHING_STANDING_MPS = 0.3
 
 TIGHTEST_PER_M = 0.3  # a small car at full steering angle
 LOOK_AHEAD_M = 1.5
@@ -180,8 +179,7 @@ def smooth_points(points: Array, ego: EgoState, dt_s: float, noise_m: float, roa
 def previous_position(ego: EgoState, dt_s: float) -> Array:
     """(2,) position one interval ago, in the present ego frame, from the present motion."""
     along_m = -ego.speed_mps * dt_s + 0.5 * ego.acceleration_mps2 * dt_s**2
-    curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > SMOOTHING_STANDING_MPS else 0.0
-    return np.asarray(kinematics.arc(curvature, np.array([along_m]))[0, :2])
+    return np.asarray(kinematics.arc(kinematics.curvature_now(ego), np.array([along_m]))[0, :2])
 
 
 @lru_cache(maxsize=8)

@@ -1,0 +1,141 @@
+"""A plan brakes before a bend and accelerates after it, so that Autoware's validator accepts it in the bend."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scenes import Clock, cars, config, ego, observation
+
+from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core.domain import Plan, PlanSource, Trajectory, Verdict
+from reflectdrive_ros.planning.postprocess.lateral_jerk import AHEAD_MAX_M, limit_lateral_jerk
+from reflectdrive_ros.replay.validator import LIMITS, check_shape
+from reflectdrive_ros.runtime.engine import Engine
+
+DT = 0.1
+LIMIT_MPS3 = LIMITS["lateral_jerk_mps3"]
+
+
+def along_a_bend(speeds_mps, bend_per_m=0.08, begins_m=15.0, ends_m=35.0):
+    """A trajectory at these speeds on a straight road with one bend, whose curvature grows over 4 m."""
+    driven_m = np.cumsum(DT * np.asarray(speeds_mps, float))
+    fine_m = np.arange(0.0, driven_m[-1] + 0.02, 0.01)
+    curvature = bend_per_m * np.clip(np.minimum(fine_m - begins_m, ends_m - fine_m) / 4.0, 0.0, 1.0)
+    heading = np.cumsum(0.01 * curvature)
+    line = np.stack([np.cumsum(0.01 * np.cos(heading)), np.cumsum(0.01 * np.sin(heading)), heading])
+    return Trajectory(np.stack([np.interp(driven_m, fine_m, values) for values in line], axis=1), DT)
+
+
+def checks(trajectory):
+    plan = SimpleNamespace(
+        plan_poses=trajectory.poses,
+        plan_speeds=kinematics.speeds(trajectory),
+        driven_poses=np.zeros((0, 3)),
+        driven_speeds=np.zeros(0),
+        dt_s=trajectory.dt_s,
+    )
+    return check_shape(plan, 3.0)
+
+
+def driven_m(trajectory):
+    return geometry.arc_lengths(kinematics.with_origin(trajectory.poses))[1:]
+
+
+BRAKES_IN_THE_BEND = np.clip(9.0 - 1.8 * (DT * np.arange(60) - 2.0), 5.0, 9.0)
+SPEEDS_UP_IN_THE_BEND = np.clip(6.0 + 1.8 * (DT * np.arange(60) - 3.0), 6.0, 10.0)
+STOPS_IN_THE_BEND = np.maximum(8.0 - 2.0 * (DT * np.arange(80) - 1.0).clip(0.0), 0.0)
+
+
+@pytest.mark.parametrize("speeds_mps", [BRAKES_IN_THE_BEND, SPEEDS_UP_IN_THE_BEND, STOPS_IN_THE_BEND])
+@pytest.mark.parametrize("bend_per_m", [0.08, -0.06])
+def test_the_plan_changes_its_speed_outside_of_the_bend_and_is_nowhere_ahead(speeds_mps, bend_per_m):
+    planned = along_a_bend(speeds_mps, bend_per_m)
+    limited = limit_lateral_jerk(planned, ego(speeds_mps[0]))
+    assert checks(planned)["lateral_jerk_mps3"] > LIMIT_MPS3
+    assert checks(limited)["lateral_jerk_mps3"] <= LIMIT_MPS3
+    assert checks(limited)["longitudinal_acceleration_mps2"] <= 4.05
+    assert (driven_m(limited) <= driven_m(planned) + 5e-3).all()
+    _, off_m = geometry.project(kinematics.with_origin(planned.poses), limited.poses[:, :2])
+    assert np.abs(off_m).max() < 0.01  # on the same path
+
+
+def test_a_plan_that_stops_stops_at_the_same_point():
+    planned = along_a_bend(STOPS_IN_THE_BEND)
+    limited = limit_lateral_jerk(planned, ego(8.0))
+    np.testing.assert_allclose(driven_m(limited)[-1], driven_m(planned)[-1], atol=0.1)
+    assert kinematics.speeds(limited)[-1] == pytest.approx(0.0, abs=0.1)
+
+
+def test_a_plan_within_the_limits_is_unchanged():
+    for speeds_mps in (np.full(40, 6.0), np.zeros(40), BRAKES_IN_THE_BEND):
+        straight = along_a_bend(speeds_mps, bend_per_m=0.0)
+        assert limit_lateral_jerk(straight, ego(speeds_mps[0])) is straight
+
+
+def test_a_car_in_the_bend_brakes_less_than_planned_but_not_much():
+    """It cannot have braked before, and is ahead of its plan instead; a hard stop stays a hard stop."""
+    in_bend = ego(7.0, yaw_rate_rps=7.0 * 0.05)
+    gently = np.maximum(7.0 - 1.5 * DT * np.arange(1, 41), 5.9)
+    hard = np.maximum(7.0 - 6.0 * DT * np.arange(1, 41), 1.0)
+    planned = along_a_bend(gently, bend_per_m=0.05, begins_m=-10.0, ends_m=90.0)
+    limited = limit_lateral_jerk(planned, in_bend)
+    assert checks(planned)["lateral_jerk_mps3"] > LIMIT_MPS3 >= checks(limited)["lateral_jerk_mps3"]
+    assert 0.1 < (driven_m(limited) - driven_m(planned)).max() <= AHEAD_MAX_M
+    stop = along_a_bend(hard, bend_per_m=0.05, begins_m=-10.0, ends_m=90.0)
+    assert (driven_m(limit_lateral_jerk(stop, in_bend)) <= driven_m(stop) + 1e-3).all()
+
+
+def test_a_car_in_the_bend_does_not_overshoot_its_stop():
+    """A few metres before its stop it could only brake less than planned by passing it."""
+    speeds_mps = np.maximum(6.0 - 3.0 * DT * np.arange(1, 41), 0.0)
+    planned = along_a_bend(speeds_mps, bend_per_m=0.12, begins_m=-10.0, ends_m=90.0)
+    limited = limit_lateral_jerk(planned, ego(6.0, yaw_rate_rps=6.0 * 0.12))
+    assert checks(planned)["lateral_jerk_mps3"] > LIMIT_MPS3
+    assert driven_m(limited)[-1] <= driven_m(planned)[-1] + 0.01
+
+
+def test_no_acceleration_of_a_plan_is_beyond_the_validators():
+    jump = np.where(np.arange(40) == 20, 11.0, 8.0)  # two points of a plan that is bent to the side are far apart
+    planned = along_a_bend(jump, bend_per_m=0.0)
+    assert checks(planned)["longitudinal_acceleration_mps2"] > LIMITS["longitudinal_acceleration_mps2"]
+    limited = limit_lateral_jerk(planned, ego(8.0))
+    assert checks(limited)["longitudinal_acceleration_mps2"] < LIMITS["longitudinal_acceleration_mps2"]
+
+
+def test_a_plan_that_waits_goes_on_afterwards():
+    speeds_mps = np.concatenate([np.linspace(6.0, 0.0, 20), np.zeros(15), np.linspace(0.0, 8.0, 25)])
+    planned = along_a_bend(speeds_mps, begins_m=8.0)
+    limited = limit_lateral_jerk(planned, ego(6.0))
+    assert checks(planned)["lateral_jerk_mps3"] > LIMIT_MPS3 >= checks(limited)["lateral_jerk_mps3"]
+    assert driven_m(limited)[-1] > driven_m(planned)[35] + 2.0
+
+
+def test_a_plan_that_leaves_the_car_at_an_angle_is_turned_into_its_heading():
+    """The kink counts as curvature. The path is the plan's own again after half a second."""
+    kinked = along_a_bend(10.0 - 1.2 * DT * np.arange(40), bend_per_m=0.0)
+    poses = np.stack([*geometry.rotate(kinked.poses[:, :2], 0.06).T, np.full(40, 0.06)], axis=1)
+    behind = kinematics.driven_path(ego(10.0), DT, 4)
+
+    def jerk(trajectory):
+        return checks(Trajectory(np.concatenate([behind, trajectory.poses]), DT))["lateral_jerk_mps3"]
+
+    limited = limit_lateral_jerk(Trajectory(poses, DT), ego(10.0))
+    assert jerk(Trajectory(poses, DT)) > LIMIT_MPS3 >= jerk(limited)
+    _, off_m = geometry.project(np.concatenate([np.zeros((1, 3)), poses]), limited.poses[:, :2])
+    assert 0.01 < np.abs(off_m).max() < 0.06
+    assert np.abs(off_m[6:-2]).max() < 1e-3
+
+
+def planner_of(trajectory):
+    return lambda state, seen, context: (state, Plan(seen.stamp_ns, seen.ego.map_from_ego, trajectory))
+
+
+@pytest.mark.parametrize(("agents", "is_limited"), [((), True), (((14.0, -16.0, np.pi / 2, 6.0),), False)])
+def test_the_engine_sends_the_limited_plan_unless_it_is_less_safe(agents, is_limited):
+    """A car that crosses just after a plan on time has passed would hit a plan that is later."""
+    planned = along_a_bend(BRAKES_IN_THE_BEND[:40])
+    report = Engine(config(), Clock(), planner_of(planned)).step(observation(9.0, agents=cars(*agents)))
+    assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER)
+    assert report.plan.check.unsafe_after_s is None
+    assert (checks(report.plan.trajectory)["lateral_jerk_mps3"] <= LIMIT_MPS3) is is_limited
+    assert np.array_equal(report.plan.trajectory.poses, planned.poses) is not is_limited
