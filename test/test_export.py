@@ -31,7 +31,8 @@ from tiny_graphs import (
 from tiny_net import ONE_LAYER, random_actions, tiny_net
 
 from reflectdrive_ros.core.tokens import X
-from reflectdrive_ros.deploy.export import describe_model, example_inputs, export
+from reflectdrive_ros.deploy.export import describe_model, export
+from reflectdrive_ros.deploy.graph_modules import example_prompt
 from reflectdrive_ros.model.card import METADATA, GraphCard, GraphError, required_graphs
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -227,7 +228,7 @@ def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
     assert card.about["weights"] == "made here"
     spec = OrtNetwork.from_file(folder / "card.json", threads=1).inputs
     assert (spec.width, spec.height, spec.cameras, spec.instants) == (64, 32, 3, 2)
-    assert example_inputs(net)[0].shape == (1, 1, 3, 2, net.config.transformer.width)
+    assert example_prompt(net)["features"].shape == (1, 1, 3, 2, net.config.transformer.width)
     assert card.model["experts"] == {"prompt": net.config.transformer.ffn, "action": net.config.transformer.action_ffn}
 
 

@@ -11,7 +11,7 @@ from .domain import Agents, Array, EgoState, Forecast, ForecastSource, Plan, Tra
 
 SAME_PLACE_M = 1e-3  # knots closer than this are one position: the car stands
 TURNING_MIN_MPS = 0.3  # the path of a slower car is straight: yaw rate over speed would be noise
-CREEP_M = 1e-3  # as far apart as the points of Autoware's own stop
+STANDSTILL_SPACING_M = 1e-3  # as far apart as the points of Autoware's own stop
 
 
 def with_origin(poses: Array) -> Array:
@@ -144,11 +144,11 @@ def curvature_now(ego: EgoState) -> float:
 def driven_path(ego: EgoState, dt_s: float, count: int) -> Array:
     """(count + 1, 3) poses at -count dt, .., -dt and now, ego frame, at the present curvature and acceleration.
 
-    A measured path would be bent by the noise of localisation. A car that stands or reverses has poses CREEP_M apart
-    behind it, because Autoware's validator finds no direction in points that coincide.
+    A measured path would be bent by the noise of localisation. A car that stands or reverses has poses
+    STANDSTILL_SPACING_M apart behind it, because Autoware's validator finds no direction in points that coincide.
     """
     speeds = ego.speed_mps - ego.acceleration_mps2 * dt_s * (np.arange(count) + 0.5)
-    behind_m = np.cumsum(np.maximum(dt_s * speeds, CREEP_M))
+    behind_m = np.cumsum(np.maximum(dt_s * speeds, STANDSTILL_SPACING_M))
     return arc(curvature_now(ego), -np.append(behind_m[::-1], 0.0))
 
 

@@ -37,7 +37,7 @@ GAP_M = 1.0
 STOP_SHORT_M = 0.3  # beyond where the Intelligent Driver Model stops at the end of the route
 SMOOTHED_M = 2.0
 EARLY_M = 5.0  # before a curve its speed is reached
-LATERAL_JERK_MPS3 = 5.0  # 3 v^2 a k, as Autoware's planning_validator computes it; its limit is 7
+CONTINUED_LATERAL_JERK_MPS3 = 5.0  # 3 v^2 a k, as Autoware's planning_validator computes it; its limit is 7
 LATERAL_MAX_MPS2 = 5.0  # in a curve, whatever the braking that this takes
 ROUTE_WINDOW_M = 4.0  # likewise of the route, to either side
 
@@ -133,11 +133,12 @@ def path_onwards(
 
 def speeds_in_curves(path: Array, along: Array, speed_mps: float) -> Array:
     """(P,) speed allowed along a path (P, 3) with arc lengths (P,), never rising: that of the Intelligent Driver Model,
-    reached EARLY_M before. A plan that ends in a curve too fast for that brakes as hard as LATERAL_JERK_MPS3 allows.
+    reached EARLY_M before. A plan that ends in a curve too fast for that brakes as hard as
+    CONTINUED_LATERAL_JERK_MPS3 allows.
     """
     curves = np.maximum(idm.curvatures(path[None], along[None])[0], 1e-6)
     (allowed_mps,) = early(idm.curve_speeds(path[None], along[None], speed_mps))
-    braking = np.minimum(idm.IDM_COMFORTABLE_BRAKING_MPS2, LATERAL_JERK_MPS3 / (3.0 * speed_mps**2 * curves))
+    braking = np.minimum(idm.IDM_COMFORTABLE_BRAKING_MPS2, CONTINUED_LATERAL_JERK_MPS3 / (3.0 * speed_mps**2 * curves))
     slowest = speed_mps**2 - 2.0 * np.concatenate([[0.0], np.cumsum(braking[1:] * np.diff(along))])
     gentle_mps = np.minimum(np.sqrt(np.maximum(slowest, 0.0)), np.sqrt(LATERAL_MAX_MPS2 / curves))
     return np.minimum.accumulate(np.maximum(allowed_mps, gentle_mps))

@@ -23,6 +23,7 @@ from ..infra.command import command, make_table, run_program
 from ..infra.provenance import write_numbers
 from ..planning import get_planner
 from ..ros.bag import BagError
+from ..runtime import cli_args
 from . import engine
 from .validator import Margin, check_values, margins
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         for name, m in checks.items()
     }
     numbers = {"checks": rows, "planner": config.planner, "plans": len(values), "bags": [bag.name for bag in args.bags]}
-    write_numbers(args.json, numbers)
+    write_numbers(args.json, numbers, weights_sha256=cli_args.weights_of(config, [config.planner]))
     console.print(table(checks, len(values)))
     return 0 if all(margin.met for margin in checks.values()) else 1
 

@@ -256,8 +256,8 @@ def full_step(
     net: TokenNet, inputs: PromptInputs, decoding: Decoding, critique: Callable[[Tensor], Tensor] | None = None
 ) -> Decoded:
     """Decide, draft, reflect: 1 + 3 + 3 passes. A layout without a goal is drafted from masks alone. A refinement
-    expert, if there is one, has the last pass. critique: (B, K, points, channels) of plans (B, K, T), of a network
-    that reads it before each edit."""
+    expert, if there is one, has the last pass. critique: (B, K, points, channels) of drafts (B, K, T), of a network
+    that reads it: they are edited in one pass."""
     layout, prefilled = net.config.layout, prefill_sequences(net, inputs, decoding.goals)
     rounds = rollout(
         lambda actions: net.decode(actions, prefilled.keys_values),
@@ -267,9 +267,8 @@ def full_step(
         decoding.edits,
     )
     if critique:
-        for _ in range(decoding.edit_rounds):
-            plans = rounds[-1].actions
-            rounds = (*rounds, edit(net, plans, prefilled.keys_values, critique(plans)))
+        plans = rounds[-1].actions
+        rounds = (*rounds, edit(net, plans, prefilled.keys_values, critique(plans)))
     if net.config.refine.layers and not net.config.critique:
         rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, prefilled.keys_values)))
     return Decoded(rounds, prefilled.goal_log_probs, prefilled.valid)

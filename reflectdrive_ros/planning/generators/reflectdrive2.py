@@ -83,13 +83,9 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         road=road,
         limits=safety_context.limits,
     )
+    deadline_used = planner_context.deadline_used
     edit = partial(
-        edit_actions,
-        network,
-        context,
-        rounds=edit_rounds,
-        deadline_used=planner_context.deadline_used,
-        safety_context=safety_context,
+        edit_actions, network, context, rounds=edit_rounds, deadline_used=deadline_used, safety_context=safety_context
     )
     values = np.zeros(0)
     if len(actions) > 1 and not can_score(observation):  # the network ranks the edited plans
@@ -172,20 +168,19 @@ def edit_actions(
     safety_context: SafetyContext | None = None,
 ) -> list[tuple[Array, Array]]:
     """The draft (M, T) with its probabilities, then both after each round of edits; a network that reads a critique
-    gets that of `safety_context` before each round.
+    gets that of `safety_context`, and edits in one round.
 
     Stops after `rounds` rounds, when a round changes nothing (the next would not either), or when more than
     EDIT_DEADLINE_SHARE of the deadline is used, to leave time for the repair.
     """
     rounds_done = [(actions, confidence)]
+    if rounds and safety_context is not None and "critique" in network.capabilities:
+        return [*rounds_done, network.edit(context, actions, critique(safety_context, actions, network.layout))]
     for _ in range(rounds):
         if deadline_used() > EDIT_DEADLINE_SHARE:
             break
         before = rounds_done[-1][0]
-        if "critique" in network.capabilities and safety_context is not None:
-            rounds_done.append(network.edit(context, before, critique(safety_context, before, network.layout)))
-        else:
-            rounds_done.append(network.step(context, before, 0, True))
+        rounds_done.append(network.step(context, before, 0, True))
         if np.array_equal(rounds_done[-1][0], before):
             break
     return rounds_done

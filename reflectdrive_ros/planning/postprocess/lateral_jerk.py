@@ -22,7 +22,7 @@ from ...core.kinematics import SAME_PLACE_M, arc, curvature_now, with_origin
 from .speed_profile import at_distances
 
 LATERAL_JERK_MPS3 = 6.0  # 3 v^2 a k of a plan, below the 7 m/s^3 of the validator
-ACCELERATION_MPS2 = 8.0  # below its 9.8 m/s^2
+LARGEST_ACCELERATION_MPS2 = 8.0  # below its 9.8 m/s^2
 GAINING_MPS2, BRAKING_EARLY_MPS2 = 2.0, 4.0  # where the plan does neither; the driving score calls both comfortable
 CHORD_M = 1.2  # curvature is that of the circle through points so far apart; the validator's are 1 m or more
 CURVATURE_STEP_M = 0.5
@@ -98,8 +98,8 @@ def limited_speeds(nodes_m: Array, planned_mps: Array, curvatures: Array, keeps_
     length_m, change = np.diff(nodes_m), np.diff(planned_mps**2)
     slope = 4.0 / 3.0 * LATERAL_JERK_MPS3 / np.maximum(curvatures, STRAIGHT_PER_M)
     by_jerk = (length_m * np.minimum(slope[1:], slope[:-1])).tolist()  # largest change of v^4; of v^2 follow
-    gains = np.clip(change, 2.0 * GAINING_MPS2 * length_m, 2.0 * ACCELERATION_MPS2 * length_m).tolist()
-    losses = np.clip(-change, 2.0 * BRAKING_EARLY_MPS2 * length_m, 2.0 * ACCELERATION_MPS2 * length_m).tolist()
+    gains = np.clip(change, 2.0 * GAINING_MPS2 * length_m, 2.0 * LARGEST_ACCELERATION_MPS2 * length_m).tolist()
+    losses = np.clip(-change, 2.0 * BRAKING_EARLY_MPS2 * length_m, 2.0 * LARGEST_ACCELERATION_MPS2 * length_m).tolist()
     planned, squares = (planned_mps**2).tolist(), (planned_mps**2).tolist()
 
     for index in range(len(squares) - 1, 0, -1):
