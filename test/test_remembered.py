@@ -34,7 +34,7 @@ class Counting:
 
 
 def scene(number):
-    return SimpleNamespace(arrays={"images": np.array([number]), "route": np.zeros(2)})
+    return SimpleNamespace(arrays={"images": np.array([number]), "route": np.zeros(2)}, scene=None)
 
 
 def test_the_same_question_about_a_scene_is_asked_once():

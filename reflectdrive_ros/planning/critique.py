@@ -32,7 +32,7 @@ VARIANT_SIZES = np.array(
     ],
     float,
 )
-OF_WAYPOINT = ("clearance", "safety", "lateral acceleration", "acceleration")
+OF_WAYPOINT = ("clearance", "safety", "lateral_acceleration", "acceleration")
 OF_PLAN = ("nc", "dac", "ddc", "tlc", "ttc", "comfort", "ep", "score")
 CRITIQUE_CHANNELS = 1 + len(OF_WAYPOINT) + len(OF_PLAN) + 2 * len(VARIANT_SIZES)
 CLEARANCE_SCALE_M, ACCELERATION_SCALE_MPS2, GAIN_SCALE = 5.0, 4.0, 0.2  # that count as 1
@@ -100,5 +100,5 @@ def mirrored(values: Array) -> Array:
         for variant in np.flatnonzero(VARIANT_SIZES[:, 2:].any(axis=1)):
             order[first + variant] = first + variant + (1 if variant % 2 == 0 else -1)
     result = values[..., order]
-    result[..., 1 + OF_WAYPOINT.index("lateral acceleration")] *= -1.0
+    result[..., 1 + OF_WAYPOINT.index("lateral_acceleration")] *= -1.0
     return np.asarray(result)

@@ -15,7 +15,15 @@ import re
 import sys
 from typing import Any
 
-from ..core.config import MODEL_BACKENDS, PLANNER_SEPARATOR, UNKNOWN_LIGHT_POLICIES, Config, Setting, settings
+from ..core.config import (
+    FIRST_POINTS,
+    MODEL_BACKENDS,
+    PLANNER_SEPARATOR,
+    UNKNOWN_LIGHT_POLICIES,
+    Config,
+    Setting,
+    settings,
+)
 from ..planning import LEARNED, PLANNERS
 from .topics import OBJECT_TYPES, ROUTE_TYPES
 
@@ -30,6 +38,7 @@ CHOICES = {  # settings with a fixed set of strings
     "lights.unknown_after_red": UNKNOWN_LIGHT_POLICIES,
     "scoring.form": ("pdms", "epdms"),
     "check.unchecked": ("pass", "drop"),
+    "output.first_point": tuple(FIRST_POINTS),
     "model.backend": MODEL_BACKENDS,
 }
 PATTERNS = {"model.device": r"^(auto|cpu|cuda(:\d+)?)$"}
