@@ -63,6 +63,8 @@ def folders(request, tmp_path_factory):
     folders_by_precision = {precision: tmp_path_factory.mktemp(precision) for precision in (*PRECISIONS, "calibration")}
     export(net, "0" * 64, folders_by_precision["fp32"], {}, RULES, SEQUENCES)
     export(to_bfloat16(net), "0" * 64, folders_by_precision["bf16"], {}, RULES, SEQUENCES)
+    if not net.config.images:  # is not quantised
+        return {precision: folders_by_precision[precision] for precision in ("fp32", "bf16")}
     exact = GraphCard.read(folders_by_precision["fp32"] / CARD)
     write_calibration_graphs(exact, folders_by_precision["calibration"])
     watched = CalibrationNetwork(GraphCard.read(folders_by_precision["calibration"] / CARD))
@@ -83,8 +85,6 @@ def run_every_graph(network, net):
         network.sampled_step(context, actions, 2, np.ones(SEQUENCES), np.full(actions.shape, 0.5))
     if "refine" in network.capabilities:
         network.refine(context, actions)
-    if "critique" in network.capabilities:
-        network.edit(context, actions, np.zeros((SEQUENCES, net.config.layout.points, CRITIQUE), np.float32))
 
 
 def assert_built(card):
@@ -95,6 +95,8 @@ def assert_built(card):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_graphs_of_token_networks_are_built(folders, precision):
+    if precision not in folders:
+        pytest.skip("networks without images are not quantised")
     assert_built(GraphCard.read(folders[precision] / CARD))
 
 
@@ -106,6 +108,8 @@ def test_graphs_of_a_denoiser_are_built(tmp_path, batch):
 
 def test_the_builder_refuses_what_it_cannot_build(folders, tmp_path):
     """A zero point other than zero, as ONNX Runtime alone takes it."""
+    if "int8" not in folders:
+        pytest.skip("networks without images are not quantised")
     for file in folders["int8"].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     graph = ir.load(tmp_path / "step.onnx")

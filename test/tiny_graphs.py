@@ -30,7 +30,7 @@ def network(seed=0, **changes):
 
     The files that export share its graphs, and those for steps of `SEQUENCES`: to trace all takes 30 s of a processor.
     """
-    net = tiny_net(seed, words=WORDS, text_vocabulary=len(WORDS), text_length=16, **changes)
+    net = tiny_net(seed, **{"words": WORDS, "text_vocabulary": len(WORDS), "text_length": 16, **changes})
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.copy_(parameter.bfloat16())

@@ -117,6 +117,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         return
     net = checkpoint.load(args.checkpoint, weights_sha256)
     check_camera(args.camera, net)
+    if args.precision in QUANTISED and not net.config.images:
+        raise ConfigError(f"--precision {args.precision} is for networks that read images: leave it out")
     decoding, gate = torch_decoding(config.decoding), None
     if args.precision == "bf16":
         exact, net = net, to_bfloat16(net)
