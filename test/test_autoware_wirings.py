@@ -180,5 +180,5 @@ def test_the_chosen_candidate_has_the_turn_signal_that_is_sent_beside_it(signal)
         -1
     ]
     _, (chosen,) = Selector().on_anchor(sent.message, sent.now_ns)
-    beside = outputs.turn_indicators(signal, sent.report.plan.stamp_ns)
-    assert chosen.turn_indicators_command == beside
+    command = outputs.turn_indicators(signal, sent.report.plan.stamp_ns)
+    assert chosen.turn_indicators_command == command

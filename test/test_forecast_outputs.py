@@ -62,8 +62,8 @@ def test_of_predicted_objects_the_most_probable_path_comes_back():
     sent = sent_objects(message)
     assert (sent.header.frame_id, sent.header.stamp.sec) == ("map", 1)
     for item, source in zip(sent.objects, message.objects, strict=True):
-        (path,), (known,) = item.kinematics.predicted_paths, source.kinematics.predicted_paths
-        for pose, expected in zip(path.path, known.path, strict=True):
+        (path,), (source_path,) = item.kinematics.predicted_paths, source.kinematics.predicted_paths
+        for pose, expected in zip(path.path, source_path.path, strict=True):
             assert pose.position.x == pytest.approx(expected.position.x, abs=1e-6)
             assert pose.position.y == pytest.approx(expected.position.y, abs=1e-6)
             assert pose.orientation.z == pytest.approx(expected.orientation.z, abs=1e-6)

@@ -300,10 +300,6 @@ class OutputConfig:
         8.0,
     )
 
-    def __post_init__(self) -> None:
-        if self.first_point not in FIRST_POINTS:
-            raise ConfigError(f"output.first_point is '{self.first_point}', expected one of {', '.join(FIRST_POINTS)}")
-
 
 @dataclass(frozen=True)
 class ScoringConfig:
@@ -439,6 +435,7 @@ class Config:
             ("inputs.drivable_type", self.inputs.drivable_type, ("none", "map", "grid")),
             ("inputs.obstacles_type", self.inputs.obstacles_type, ("none", "cloud")),
             ("inputs.lights_type", self.inputs.lights_type, ("groups", "none")),
+            ("output.first_point", self.output.first_point, tuple(FIRST_POINTS)),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name} is '{value}', expected one of {', '.join(allowed)}")

@@ -26,6 +26,7 @@ class GreedyPlans(NamedTuple):
     states: Tensor  # (B, S + 1, G, T) int64, before the first round and after each
     goals: Tensor  # (B, G, 2) int64 ids; (B, 0, 2) of a layout without a goal
     valid: Tensor  # (B, G) bool
+    critique: Tensor  # (B, G, points, channels) of the drafts; no channels for a network without critique
     keys_values: tuple[KeysValues, ...]  # of the prompts
 
     @property
@@ -75,8 +76,10 @@ def decode_greedily(
         rounds_of(layout)[: draft_rounds_of(layout) if critique else None],
         EditRules(),
     )
+    critiques = torch.zeros(*first.shape[:2], layout.points, 0, device=first.device)
     if critique:
         drafts = outputs[-1].actions
-        outputs = (*outputs, rollout.edit(net, drafts, keys_values, critique(drafts)))
+        critiques = critique(drafts)
+        outputs = (*outputs, rollout.edit(net, drafts, keys_values, critiques))
     states = torch.stack([first, *(each.actions for each in outputs)], 1)
-    return GreedyPlans(states, first[..., list(layout.goal)], valid, keys_values)
+    return GreedyPlans(states, first[..., list(layout.goal)], valid, critiques, keys_values)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -34,8 +35,8 @@ from ..model.layers import KeysValues
 from ..model.token import ops
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
-from ..planning.critique import variants_of
-from ..planning.plan_changes import PlanModes, change_actions, sample_offsets
+from ..planning.critique import VARIANT_MODES, variants_of
+from ..planning.plan_changes import change_actions, sample_offsets
 from . import trainer
 from .greedy import GreedyPlans, decode_greedily, draft_rounds_of
 from .losses import Batch, Losses, expected_goal_loss
@@ -46,7 +47,6 @@ from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
-SAMPLED_MODES = PlanModes(pace_m=1.0, delay_m=0.5, offset_m=0.3, bulge_m=0.2)  # of the variants
 SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
 METRICS = ("draft", "edit", "decision", "anchor")
 PANEL = (*(f"reward_{name}" for name in REWARDS), "drafted", "best", "edits_per_plan")
@@ -128,9 +128,7 @@ class ScoreLosses(Losses):
         losses = dict.fromkeys(METRICS, of_draft.new_zeros(()))
         if layout.goal:
             of_draft = of_draft + self.goal_log_probs(out, scored.plans[..., list(layout.goal)])
-            editable = ops.editable_positions(layout, written.device).expand(len(written), 1, -1)
-            of_edit = plan_log_probs(log_probs[:, -1:], scored.plans, editable)
-            losses["edit"] = expected_goal_loss(standardised(of_edit, scored.distinct), scored.score)
+            losses["edit"] = self._edit_loss(log_probs[:, -1:], scored)
             value = net.goal_value(out.hidden[:, first + drafts :])
             choice = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
             choice = torch.where(scored.valid, choice, ops.EXCLUDED)
@@ -145,10 +143,14 @@ class ScoreLosses(Losses):
     def _of_expert(self, scored: ScoredPlans) -> dict[str, Tensor]:
         """As `forward`, of the expert alone: no other parameter is trained."""
         logits = self.net.refine(scored.states[:, -1:], scored.keys_values, scored.critique)
-        editable = ops.editable_positions(self.net.config.layout, logits.device).expand(len(logits), 1, -1)
-        of_edit = plan_log_probs(logits.log_softmax(-1), scored.plans, editable)
-        loss = expected_goal_loss(standardised(of_edit, scored.distinct), scored.score)
+        loss = self._edit_loss(logits.log_softmax(-1), scored)
         return {"loss": loss, **dict.fromkeys(METRICS, loss.new_zeros(())), "edit": loss.detach().float()}
+
+    def _edit_loss(self, log_probs: Tensor, scored: ScoredPlans) -> Tensor:
+        """Of an edit with log-probabilities (B, 1, T, bins) of the tokens, given the complete draft."""
+        editable = ops.editable_positions(self.net.config.layout, log_probs.device).expand(len(log_probs), 1, -1)
+        of_edit = plan_log_probs(log_probs, scored.plans, editable)
+        return expected_goal_loss(standardised(of_edit, scored.distinct), scored.score)
 
 
 def standardised(log_probs: Tensor, distinct: Tensor) -> Tensor:
@@ -191,14 +193,12 @@ class _Steps:
         loop, layout = self.loop, self.loop.net.config.layout
         rng = np.random.default_rng([self.config.seed, 6, step, loop.fabric.global_rank])
         with loop.fabric.autocast():
-            critic = _Critic(self.rewards, batch) if loop.net.config.critique else None
+            critic = partial(_critiques, self.rewards, batch) if loop.net.config.critique else None
             generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
             greedy: GreedyPlans = loop.losses.run_unsharded(
                 lambda net: decode_greedily(net, batch, self.rules, self.config.rl.goals, critic, generator)
             )
         scored, panel = self._score(batch, greedy, layout, rng)
-        if critic is not None:
-            scored.critique = critic.last[:, :1]
         losses = loop.model(batch, scored)
         norm = loop.update(losses, batch, step, {"states": scored.states})
         values = [losses[name].detach().float() for name in ("loss", *METRICS)]
@@ -225,7 +225,7 @@ class _Steps:
             valid=greedy.valid,
             goal_reward=rewards[:, :goals, 0],
             states=greedy.states[:, : drafts + 1, 0],
-            critique=torch.zeros(len(first), 1, layout.points, 0, device=device),
+            critique=greedy.critique[:, :1],
             plans=torch.as_tensor(plans[:, keep], device=device).long(),
             score=rewards[:, keep, 0],
             keys_values=greedy.keys_values if self.config.rl.expert_layers else (),
@@ -240,25 +240,15 @@ class _Steps:
         return scored, panel
 
 
-class _Critic:
-    """Critiques of the drafts of a batch; 0 in scenes whose map the network does not read."""
-
-    def __init__(self, rewards: RewardPool, batch: Batch) -> None:
-        self._rewards, self._batch = rewards, batch
-        self.last = torch.zeros(0)
-
-    def __call__(self, drafts: Tensor) -> Tensor:
-        """(B, G, points, channels) of drafts (B, G, T)."""
-        values = torch.as_tensor(
-            self._rewards.critique(*self._batch.scenes, drafts.cpu().numpy()), device=drafts.device
-        )
-        if self._batch.scene is not None:
-            values = values * self._batch.scene.lanes.flatten(1).any(1)[:, None, None, None]
-        self.last = values
+def _critiques(rewards: RewardPool, batch: Batch, drafts: Tensor) -> Tensor:
+    """(B, G, points, channels) critiques of drafts (B, G, T); 0 in scenes whose map the network does not read."""
+    values = torch.as_tensor(rewards.critique(*batch.scenes, drafts.cpu().numpy()), device=drafts.device)
+    if batch.scene is None:
         return values
+    return values * batch.scene.lanes.flatten(1).any(1)[:, None, None, None]
 
 
 def _variants(plans: Array, pairs: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
     """(B, 2 pairs, T) smooth variants of plans (B, T), in opposite pairs."""
-    offsets = sample_offsets(len(plans), pairs, layout.points, rng, SAMPLED_MODES)
+    offsets = sample_offsets(len(plans), pairs, layout.points, rng, VARIANT_MODES)
     return np.concatenate([change_actions(plans, each, layout) for each in (offsets, offsets.opposite)], axis=1)
