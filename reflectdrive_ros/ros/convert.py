@@ -452,5 +452,4 @@ def grid_to_ego_frame(source: MapGrid, ego: EgoState) -> DrivableGrid:
 def displacement_since(ego: EgoState, stamp_ns: int) -> Array:
     """(3,) then_from_now: the motion from a stamp until now, at the present speed and curvature."""
     driven_m = ego.speed_mps * (ego.stamp_ns - stamp_ns) * 1e-9
-    curvature = ego.yaw_rate_rps / ego.speed_mps if abs(ego.speed_mps) > 0.3 else 0.0
-    return np.asarray(kinematics.arc(curvature, np.array([driven_m]))[0])
+    return np.asarray(kinematics.arc(kinematics.curvature_now(ego), np.array([driven_m]))[0])
