@@ -1,16 +1,20 @@
 """DriveFine's network: interpolated tables, the refinement expert and its training, weights of another layout."""
 
+import csv
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from lightning_fabric import Fabric
+from rich.console import Console
 from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
-from tiny_training import NEVER, Silent, network, scenes_ready, two_sets  # noqa: F401
+from tiny_rl import network_to_begin_with  # noqa: F401 (a fixture)
+from tiny_scene import CRITIQUE, critical_net, scene_inputs
+from tiny_training import command, network, prepare, two_sets  # noqa: F401 (a fixture)
 
+from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.config import ConfigError
-from reflectdrive_ros.core.tokens import DRIVEFINE, Axis, TokenLayout
+from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_FRAME, Axis, TokenLayout
 from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.token import ops, rollout
@@ -19,13 +23,13 @@ from reflectdrive_ros.model.token.moe import KEEP_BINS, KEEP_LOGIT, RefineConfig
 from reflectdrive_ros.model.token.net import TokenNet, drivefine_small_config, small_config
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.token.transfer import adapt
-from reflectdrive_ros.training import augment, refine, settings, train_state
-from reflectdrive_ros.training.draft_cache import EXPERT_PARAMETERS
+from reflectdrive_ros.planning.critique import CRITIQUE_CHANNELS, VARIANT_SIZES
+from reflectdrive_ros.training import augment, settings, token_runs, train_state
+from reflectdrive_ros.training.edit_candidates import candidates_of
 from reflectdrive_ros.training.losses import Losses
-from reflectdrive_ros.training.refine import RefineLosses, correct, offline_loss, online_loss, sample_drafts
+from reflectdrive_ros.training.refine import Candidates, RefineLosses
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
-from reflectdrive_ros.training.settings import LossConfig, RefineTrainConfig
-from reflectdrive_ros.training.settings import RefineLossConfig as Asked
+from reflectdrive_ros.training.settings import LossConfig, RefineLossConfig, RefineTrainConfig
 from reflectdrive_ros.training.token_job import TokenJob
 
 EXPERTS = [RefineConfig(1), RefineConfig(1, own_norm=False, own_heads=False), RefineConfig(1, own_prompt=True)]
@@ -218,141 +222,132 @@ def test_complementary_masks_hide_every_token_once():
 # --- training --------------------------------------------------------------------------------------------------------
 
 
-def test_the_offline_loss_raises_better_drafts_only():
-    logits = torch.zeros(1, 3, 2, 5, requires_grad=True)
-    plans = torch.tensor([[[0, 1], [2, 3], [4, 4]]])
-    reward = torch.tensor([[1.0, 0.5, 0.5]])
-    offline_loss(logits.log_softmax(-1), reward, plans, reward).backward()
-    gradient = logits.grad[0]
-    assert (gradient[0] == 0.0).all()  # nothing is better than the best
-    for anchor in (1, 2):
-        assert gradient[anchor, 0, 0] < 0.0  # towards the tokens of the best
-        assert gradient[anchor, 1, 1] < 0.0
-        assert gradient[anchor, 0, 2] > 0.0
-
-
-def test_a_target_that_is_better_than_all_drafts_corrects_them_all():
-    logits = torch.zeros(1, 2, 1, 5, requires_grad=True)
-    plans, target = torch.tensor([[[0], [1]]]), torch.tensor([[[3]]])
-    reward, best = torch.tensor([[0.2, 0.6]]), torch.tensor([[1.0]])
-    better = torch.cat([plans, target], 1), torch.cat([reward, best], 1)
-    offline_loss(logits.log_softmax(-1), reward, *better).backward()
-    downhill = -logits.grad[0, :, 0]
-    assert (downhill.argmax(-1) == 3).all()
-    assert downhill[0, 3] > downhill[1, 3]  # the worse draft has more to gain
-    assert downhill[0, 1] > 0.0 > downhill[1, 0]  # the better draft corrects the worse one, and not the other way
-
-
-def test_the_online_loss_is_the_policy_gradient_and_is_clipped():
-    log_probs = torch.tensor([[[[-1.0, -2.0]]]], requires_grad=True)
-    online_loss(log_probs, log_probs.detach(), torch.tensor([[[0.5]]])).backward()
-    torch.testing.assert_close(log_probs.grad, torch.full((1, 1, 1, 2), -0.25))
-    distant = (log_probs.detach() + 1.0).requires_grad_()
-    online_loss(distant, log_probs.detach(), torch.tensor([[[0.5]]])).backward()
-    assert (distant.grad == 0.0).all()
-
-
-def drafted(net, settings, source):
-    """Drafts of two scenes with their corrections."""
-    drafts = sample_drafts(net, tiny_inputs(net), settings, source)
-    correct(net, drafts, settings, source)
-    return drafts
-
-
-def test_the_first_draft_is_greedy_and_the_corrections_are_those_of_the_expert():
-    net = refined()
-    drafts = drafted(net, Asked(drafts=3, samples=2, online=1.0), generator())
-    rounds = Decoding(draft_rounds=4, edit_rounds=0, schedule="cosine")
-    with torch.no_grad():
-        greedy = rollout.full_step(net, tiny_inputs(net), rounds)
-    assert torch.equal(drafts.plans[:, :1], greedy.rounds[-2].actions)
-    assert torch.equal(drafts.refined[:, :1], greedy.actions)
-    assert drafts.samples.shape == (2, 3, 2, 24)
-    assert not torch.equal(drafts.plans[:, 1], drafts.plans[:, 2])
-
-
-def trained(scenes, out, sets, refine_config, updates=None):
-    base = RefineTrainConfig()
-    config = replace(
-        base,
-        data=replace(base.data, batch=4),
-        refine=refine_config,
-        schedule=settings.ScheduleConfig(steps=6),
-        checkpointing=settings.CheckpointingConfig(**NEVER),
-    )
-    net = network(layout=replace(TokenLayout(), goal=()), refine=RefineConfig(1, own_heads=False), plan_value=True)
-    out.mkdir()
-    job = TokenJob(config, net, scenes, None, out, {"train": "sets"})
-    reporter, fabric = Silent(), Fabric(accelerator="cpu", devices=1)
-    with RewardPool(sets[0], scenes, PlanScorer(net.layout), 1) as pool:
-        refine.train(job, fabric, reporter, pool if refine_config.needs_rewards else None, lambda: False)
-    return net, reporter
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [Asked(drafts=2), Asked(drafts=3, samples=2, supervised=0.1, offline=1.0, online=1.0, plan_value=0.5)],
-    ids=["supervised", "reward"],
-)
-def test_a_run_trains_the_expert_and_nothing_else(sets, scenes, tmp_path, settings):
-    net, reporter = trained(scenes, tmp_path / "run", sets, settings)
-    initial = TokenNet(net)
-    initial.initialise(generator(0))
-    stored, _ = checkpoint.read_tensors(tmp_path / "run" / train_state.FILE)
-    changed = {
-        name
-        for name, each in initial.named_parameters()
-        if not torch.equal(stored[f"learning.net.{name}"], each.detach())
-    }
-    assert changed
-    assert {name for name in changed if not name.startswith(EXPERT_PARAMETERS)} == set()
-    assert any(name.startswith("plan_value_") for name in changed) == (settings.plan_value > 0.0)
-    assert np.isnan(reporter.rows[0]["best"]) == (not settings.needs_rewards)
-
-
-def test_a_reward_toy_is_learned_by_the_expert(monkeypatch):
-    """The reward is 1 for token 60 at position 3: after training the expert writes it into every draft."""
-    monkeypatch.setattr(refine, "TEMPERATURE", 1.0)
-    monkeypatch.setattr(refine, "DRAFT_ROUNDS", 1)
-    net = refined()
-    config = Asked(drafts=4, samples=8, supervised=0.0, online=1.0)
-    losses = RefineLosses(net, config)
-    optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=0.05)
-    batch = type("Batch", (), {"clean": torch.full((2, 24), 50)})
-    position, token = 3, 60
-    for step in range(120):
-        drafts = drafted(net, config, generator(step))
-        drafts.samples[:, :, 0, position] = token  # one lucky draw per draft, so that there is something to reinforce
-        drafts.reward = (drafts.plans[..., position] == token).float()
-        drafts.sample_reward = (drafts.samples[..., position] == token).float()
+def expert_of_two_scenes(net, scores, steps=80, critique=None):
+    """Losses and metrics before and after training the expert on three plans of each of two scenes, of which the first
+    is the draft, with scores (2, 3); and the plans that it makes."""
+    draft = random_actions(net, masked=0.0)[:, :1]
+    plans = torch.cat([draft, draft + 1, draft - 1], 1).clamp(0, net.config.layout.bins - 1)
+    channels = net.config.critique
+    critique = torch.zeros(2, net.config.layout.points, channels) if critique is None else critique
+    candidates = Candidates(net.config.clamp_to_range(plans), torch.tensor(scores), critique)
+    losses = RefineLosses(net, RefineLossConfig())
+    optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=3e-3)
+    inputs = tiny_inputs(net) if net.config.scene is None else scene_inputs(net)
+    batch = type("Batch", (), {"has_cache": False, "inputs": inputs})
+    history = []
+    for _ in range(steps):
+        result = losses(batch, candidates)
+        history.append({name: float(each.detach()) for name, each in result.items()})
         optimizer.zero_grad()
-        losses(batch, drafts)["loss"].backward()
+        result["loss"].backward()
         optimizer.step()
-    assert (drafted(net, config, generator(99)).refined[..., position] == token).all()
-
-
-def test_the_sampler_of_drafts_depends_on_its_seed_only():
-    net, settings = refined(), Asked(drafts=3, online=1.0, samples=2)
-    one, two = (drafted(net, settings, generator(5)) for _ in range(2))
-    assert torch.equal(one.plans, two.plans)
-    assert torch.equal(one.samples, two.samples)
     with torch.no_grad():
-        cold, _ = rollout.refine(net, one.plans, one.keys_values)
-    assert torch.equal(cold, one.refined)
+        keys_values = net.encode(net.prompt(inputs))
+        written = rollout.refine(net, candidates.plans[:, :1], keys_values, critique[:, None]).actions[:, 0]
+    return history, candidates.plans, written
 
 
-@pytest.mark.parametrize(
-    ("refine_settings", "sentence"),
-    [
-        ({"supervised": 0.0}, "are all 0: set one above 0"),
-        ({"offline": 1.0, "drafts": 1}, "refine.drafts is 1: refine.offline compares 2 drafts or more"),
-    ],
-)
-def test_settings_that_train_nothing_are_refused(refine_settings, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        RefineTrainConfig(refine=Asked(**refine_settings))
+def test_the_expert_moves_to_the_better_plan_and_leaves_the_draft_where_it_is_best():
+    history, plans, written = expert_of_two_scenes(refined(), [[0.3, 1.0, 0.2], [1.0, 0.4, 0.4]])
+    assert history[-1]["loss"] < 0.1 < history[0]["loss"]
+    assert history[-1]["reward_chosen"] == 100.0
+    assert history[0]["reward_draft"] == pytest.approx(65.0)
+    assert history[0]["best"] == 100.0
+    assert (written[0] - plans[0, 1]).abs().float().mean() < (written[0] - plans[0, 0]).abs().float().mean()
+    assert (written[1] - plans[1, 0]).abs().float().mean() < 1.0  # bins
 
 
-def test_losses_of_the_generator_are_refused():
+def test_the_expert_learns_what_only_the_critique_tells():
+    """The same draft in two scenes of which the network sees no difference: the critique says which plan is better."""
+    net = critical_net()
+    critique = torch.ones(2, ROUTE_FRAME.points, CRITIQUE)
+    critique[1, :, 1:] = -1.0
+    same = torch.Generator().manual_seed(0)
+    net.initialise(same)
+    with torch.no_grad():
+        torch.nn.init.normal_(net.critique_out.weight, std=0.3, generator=same)
+    history, _, _ = expert_of_two_scenes(net, [[0.3, 0.1, 1.0], [0.3, 1.0, 0.1]], 120, critique)
+    assert history[-1]["edit"] < 0.1
+
+
+YAML = """
+data: {batch: 4}
+device: {accelerator: cpu, threads: 1}
+checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
+refine: {variants: 4}
+"""
+
+
+def refine_run(sets, out, init, *more, yaml=YAML):
+    args = command(sets, out, "--init-from", str(init), "--workers", "1", *more, yaml=yaml, kind="refine")
+    errors = Console(stderr=True, width=400)
+    return train_run.run_with_network(args, train_run._config(args), network(), Console(quiet=True), errors)
+
+
+def trained_parameters(before, after):
+    """Names of the parameters that two networks share and that differ."""
+    start, end = dict(before.named_parameters()), dict(after.named_parameters())
+    return {name for name in end.keys() & start.keys() if not end[name].equal(start[name])}
+
+
+def test_a_run_trains_the_expert_and_nothing_else_on_plans_that_are_scored_once(sets, init, tmp_path, monkeypatch):
+    with_value = ("--steps", "3", "--setting", "refine.plan_value=0.5")
+    assert refine_run(sets, tmp_path / "one", init, *with_value) == 0
+    one = train_state.load_network(tmp_path / "one")
+    assert trained_parameters(train_state.load_network(init), one) == set()
+    assert (one.config.refine.layers, one.config.plan_value) == (1, True)
+    assert one.config.critique == CRITIQUE_CHANNELS  # a network with goals
+    rows = read_log(tmp_path / "one")
+    assert 0.0 <= rows[-1]["reward_draft"] <= rows[-1]["best"] <= 100.0
+    monkeypatch.setattr(RewardPool, "score", lambda *_: pytest.fail("scored again"))
+    assert refine_run(sets, tmp_path / "again", init, *with_value) == 0
+    again = train_state.load_network(tmp_path / "again")
+    assert trained_parameters(one, again) == set()
+    monkeypatch.undo()
+    assert refine_run(sets, tmp_path / "more", tmp_path / "one", "--steps", "3") == 0  # around the plans of that expert
+    more = train_state.load_network(tmp_path / "more")
+    changed = trained_parameters(one, more)
+    assert changed
+    assert all(name.startswith(("refiner.", "critique_")) for name in changed)
+
+
+def read_log(out):
+    with (out / "log.csv").open() as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def test_candidates_are_the_draft_of_the_car_its_correction_and_variants_with_their_scores(sets, init, tmp_path):
+    job, pool = scored_job(sets, init)
+    with pool:
+        batch = next(job.batches(0, 0, 1))
+        net = train_state.initial_network(job.network, init, 0)
+        found = candidates_of(batch, net, pool, 4, np.random.default_rng(0))
+        again = pool.score(*batch.scenes, found.plans.astype(np.int64))[..., 0]
+    decoding = replace(rollout.default_decoding(net.config.layout), edit_rounds=0)
+    greedy = rollout.full_step(net, batch.inputs, decoding).rounds[decoding.draft_rounds - 1]
+    np.testing.assert_array_equal(found.plans[:, 0], greedy.actions[:, 0])
+    assert found.plans.shape == (4, 2 + 2 * 4 + len(VARIANT_SIZES), net.config.layout.length)
+    np.testing.assert_allclose(found.score, again, atol=1e-6)
+    assert found.critique.shape == (4, net.config.layout.points, CRITIQUE_CHANNELS)
+    assert found.score.std() > 0.0
+
+
+def scored_job(sets, init):
+    base = RefineTrainConfig()
+    config = replace(base, data=replace(base.data, batch=4, flip_prob=0.5))
+    expert = token_runs._refined_network(init, network(), config)
+    scenes = prepare(sets[0])
+    job = TokenJob(config, expert, scenes, None, init, {}, init_from=init)
+    return job, RewardPool(sets[0], scenes, PlanScorer(expert.layout), 1)
+
+
+def test_losses_of_the_generator_and_prompts_without_a_cache_are_refused():
     with pytest.raises(ConfigError, match=r"loss\.sap must be 0 in train refine"):
         RefineTrainConfig(loss=LossConfig(goal=0.0, field=0.0, aux_perception=0.0))
+    with pytest.raises(ConfigError, match=r"data\.prompt_cache must be true in train refine"):
+        RefineTrainConfig(data=settings.DataConfig(masked_actions=1, perturbed_actions=0, draft_fraction=0.0))
+
+
+def test_an_expert_of_more_layers_than_the_network_is_refused(sets, init, tmp_path):
+    with pytest.raises(ConfigError, match=r"refine\.layers is 9, but the network has \d layers: set at most"):
+        refine_run(sets, tmp_path / "run", init, "--setting", "refine.layers=9")

@@ -1,4 +1,4 @@
-"""Drafts and edits trained by the expected score of a choice among plans, and the command that does it."""
+"""Drafts trained by the expected score of a choice among plans, and the command that does it."""
 
 import csv
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_net import POSES, tiny_config, tiny_net
 from tiny_rl import RULES
-from tiny_scene import CRITIQUE, SPEC, scene_inputs, scene_net
+from tiny_scene import SPEC, scene_inputs, scene_net
 from tiny_training import a_batch, command, two_sets  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import train as train_run
@@ -17,12 +17,11 @@ from reflectdrive_ros.data import cache
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.ops import GoalRules
-from reflectdrive_ros.planning.critique import variants_of
 from reflectdrive_ros.training import prompt_cache, rl, settings, train_state, vector_data
 from reflectdrive_ros.training.data import Source, shape_of, with_vectors
-from reflectdrive_ros.training.greedy import decode_greedily, draft_rounds_of
-from reflectdrive_ros.training.losses import Batch
-from reflectdrive_ros.training.rl import ScoredPlans, ScoreLosses, standardised
+from reflectdrive_ros.training.greedy import decode_greedily, draft_rounds
+from reflectdrive_ros.training.losses import Batch, standardised
+from reflectdrive_ros.training.rl import ScoredPlans, ScoreLosses
 from reflectdrive_ros.training.settings import LossConfig, RlConfig
 
 T = ROUTE_FRAME.length
@@ -79,13 +78,12 @@ def scored_plans():
         valid=torch.ones(2, 2, dtype=torch.bool),
         goal_reward=torch.tensor([[0.2, 0.9]] * 2),
         states=torch.from_numpy(np.stack([states] * 2).astype(np.int64)),
-        critique=torch.zeros(2, 1, ROUTE_FRAME.points, 0),
         plans=torch.from_numpy(np.stack([plans] * 2).astype(np.int64)),
         score=torch.tensor([[0.3, 0.1, 1.0]] * 2),
     )
 
 
-def test_drafts_edits_and_the_goal_move_to_the_plan_of_the_best_score():
+def test_drafts_and_the_goal_move_to_the_plan_of_the_best_score():
     net, scored = scene_net(images=False), scored_plans()
     losses = ScoreLosses(
         net, LOSSES, RlConfig(anchor=0.0, decision=1.0), GoalRules(), torch.Generator().manual_seed(0), "all"
@@ -98,30 +96,10 @@ def test_drafts_edits_and_the_goal_move_to_the_plan_of_the_best_score():
         optimizer.zero_grad()
         result["loss"].backward()
         optimizer.step()
-    for name in ("draft", "edit"):
-        assert history[0][name] > 0.1, name
-        assert history[-1][name] < 0.05, name
+    assert history[0]["draft"] > 0.1
+    assert history[-1]["draft"] < 0.05
     assert history[0]["decision"] > 0.3
     assert history[-1]["decision"] < 0.2
-
-
-def test_a_plan_that_is_best_as_it_is_stays():
-    net, scored = scene_net(images=False), scored_plans()
-    own = scored.plans[:, :1]
-    variants = torch.from_numpy(variants_of(own[:, 0].numpy(), ROUTE_FRAME)).long()
-    scored.score = torch.tensor([[1.0] + [0.4] * variants.shape[1]] * 2)
-    losses = ScoreLosses(net, LOSSES, RlConfig(anchor=0.0), GoalRules(), torch.Generator().manual_seed(0))
-    optimizer = torch.optim.Adam(losses.parameters(), lr=3e-3)
-    inputs = scene_inputs(net)
-    for _ in range(100):
-        scored.plans = torch.cat([own, variants], 1)
-        with torch.no_grad():  # as in training, what the network would write is among the plans
-            scored.plans[:, -1] = net.packed_logits(inputs, own).argmax(-1)[:, 0]
-        optimizer.zero_grad()
-        losses(batch_of(net), scored)["loss"].backward()
-        optimizer.step()
-    away = (net.packed_logits(inputs, own).argmax(-1)[:, 0] - own[:, 0]).abs()
-    assert away.max() <= 1  # bins; the variants are up to 7 away
 
 
 def test_only_the_order_of_the_plans_counts_not_how_sure_the_network_is():
@@ -136,41 +114,13 @@ def test_only_the_order_of_the_plans_counts_not_how_sure_the_network_is():
     assert log_probs.grad.sum().abs() < 1e-6
 
 
-def with_critique():
-    net = scene_net(images=False, critique=CRITIQUE)
-    torch.nn.init.normal_(net.critique_out.weight, std=0.3, generator=torch.Generator().manual_seed(3))
-    return net
-
-
-def test_edits_learn_what_only_the_critique_tells():
-    """The same draft in two scenes of which the network sees no difference: the critique says which plan is better."""
-    net, scored = with_critique(), scored_plans()
-    scored.score = torch.tensor([[0.3, 0.1, 1.0], [0.3, 1.0, 0.1]])
-    scored.critique = torch.ones(2, 1, ROUTE_FRAME.points, CRITIQUE)
-    scored.critique[1, ..., 1:] = -1.0
-    batch = batch_of(net)
-    batch = replace(
-        batch, scene=batch.scene._replace(**{n: t[:1].expand_as(t) for n, t in batch.scene._asdict().items()})
-    )
-    batch = replace(batch, **{name: getattr(batch, name)[:1].repeat(2, 1) for name in ("text", "ego")})
-    losses = ScoreLosses(net, LOSSES, RlConfig(anchor=0.0), GoalRules(), torch.Generator().manual_seed(0))
-    optimizer = torch.optim.Adam(losses.parameters(), lr=3e-3)
-    for _ in range(80):
-        result = losses(batch, scored)
-        optimizer.zero_grad()
-        result["loss"].backward()
-        optimizer.step()
-    assert result["edit"] < 0.1
-    assert result["draft"] > 0.3  # it cannot know
-
-
 @pytest.mark.parametrize("layout", [TokenLayout(edit_goal=True), TokenLayout(), POSES], ids=["goal", "fixed", "none"])
 def test_plans_are_decoded_as_in_the_vehicle(layout):
     net, goals = tiny_net(layout=layout), 2 if layout.goal else 1
     batch = a_batch(net) if layout.goal else poses_batch(net)
     greedy = decode_greedily(net, batch, RULES, goals)
     vehicle = rollout.full_step(net, batch.inputs, replace(rollout.default_decoding(layout), goals=RULES))
-    assert greedy.plans.equal(vehicle.actions[:, :goals])
+    assert greedy.plans.equal(vehicle.rounds[len(draft_rounds(layout)) - 1].actions[:, :goals])
     assert layout.edit_goal or greedy.plans[..., list(layout.goal)].equal(greedy.goals)
 
 
@@ -193,12 +143,10 @@ def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
     cached = replace(plain, images=torch.zeros(2, 0), keys_values=packed)
     greedy = decode_greedily(net, plain, RULES, 1)
     assert decode_greedily(net, cached, RULES, 1).plans.equal(greedy.plans)
-    drafts = draft_rounds_of(layout)
     first = greedy.states[:, :, 0]
     plans = torch.stack([first[:, -1], net.config.clamp_to_range(first[:, -1] + 2)], 1)
     score = torch.tensor([[0.2, 0.8]] * 2)
-    nothing = torch.zeros(2, 1, layout.points, 0)
-    scored = ScoredPlans(greedy.goals, greedy.valid, score[:, :1], first[:, : drafts + 1], nothing, plans, score)
+    scored = ScoredPlans(greedy.goals, greedy.valid, score[:, :1], first, plans, score)
     results = []
     for batch in (plain, cached):
         losses = ScoreLosses(
@@ -281,11 +229,9 @@ def test_the_experts_plan_on_the_route_is_the_experts_plan(sets, tiny_scene_netw
 
 
 @pytest.mark.usefixtures("tiny_scene_network")
-@pytest.mark.parametrize("settings_of_edits", [(), ("rl.critique=true",)], ids=["plain", "critique"])
-def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_path, settings_of_edits):
+def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_path):
     assert train_run.run(command(sets, tmp_path / "sft", "--steps", "3", yaml=TINY)) == 0
     init = ("--init-from", str(tmp_path / "sft"), "--workers", "1", "--steps", "3")
-    init += tuple(word for each in settings_of_edits for word in ("--setting", each))
     assert train_run.run(command(sets, tmp_path / "rl", *init, yaml=TINY_SCORES, kind="rl")) == 0
     with (tmp_path / "rl" / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -293,26 +239,9 @@ def test_imitation_then_scores_train_a_network_that_reads_the_scene(sets, tmp_pa
     assert 0.0 <= float(rows[-1]["reward_score"]) <= 100.0
     assert float(rows[-1]["best"]) >= float(rows[-1]["reward_score"])
     before, after = (train_state.load_network(tmp_path / run) for run in ("sft", "rl"))
-    assert (after.config.critique > 0) == bool(settings_of_edits)
     start = before.state_dict()
     changed = [name for name, value in after.state_dict().items() if name in start and not value.equal(start[name])]
     assert any(name.startswith("scene_encoder.") for name in changed)
-
-
-@pytest.mark.usefixtures("tiny_scene_network")
-def test_an_expert_for_edits_leaves_the_network_that_drafts_as_it_is(sets, tmp_path):
-    assert train_run.run(command(sets, tmp_path / "sft", "--steps", "1", yaml=TINY)) == 0
-    words = ("--init-from", str(tmp_path / "sft"), "--workers", "1", "--steps", "3")
-    for each in ("rl.critique=true", "rl.expert_layers=1", "rl.goals=1"):
-        words += ("--setting", each)
-    assert train_run.run(command(sets, tmp_path / "rl", *words, yaml=TINY_SCORES, kind="rl")) == 0
-    before, after = (train_state.load_network(tmp_path / run) for run in ("sft", "rl"))
-    start = before.state_dict()
-    for name, value in after.state_dict().items():
-        assert name.startswith(("refiner.", "critique_")) or value.equal(start[name]), name
-    assert after.config.refine.layers == 1
-    refused = ("--setting", "rl.expert_layers=9")
-    assert train_run.run(command(sets, tmp_path / "other", *words, *refused, yaml=TINY_SCORES, kind="rl")) == 2
 
 
 @pytest.mark.usefixtures("tiny_scene_network")

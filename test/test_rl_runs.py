@@ -53,7 +53,7 @@ def test_a_run_that_is_killed_ends_with_the_same_weights_and_logs_its_panel(sets
     assert head.split(",") == ["step", "minutes", *rl.COLUMNS, "rate", "scenes_per_s"]
     values = np.array([row.split(",") for row in rows], float)
     assert len(values) == 6
-    for name in ("reward_score", "reward_nc", "reward_dac", "drafted", "best", "edits_per_plan"):
+    for name in ("reward_score", "reward_nc", "reward_dac", "best"):
         assert np.isfinite(values[:, head.split(",").index(name)]).all(), name
     card = json.loads((tmp_path / "parts" / "card.json").read_text())
     assert card["settings"]["rl"]["goals"] == 2
@@ -71,7 +71,7 @@ def train_slowly(train_set, val_set, out, init):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("rl: {variants: 1}", "rl.variants is 1"),
+        ("rl: {variants: 0}", "rl.variants is 0"),
         ("data: {prompt_cache: true}", "data.prompt_cache is true, but prompts are trained"),
         ("loss: {goal_score: 1, aux_perception: 0}", "rl.decision takes their place"),
     ],

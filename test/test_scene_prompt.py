@@ -164,24 +164,21 @@ def test_log_probs_of_plans_are_sums_over_the_tokens_that_count():
 
 def test_an_edit_depends_on_the_critique_of_its_own_plan_and_an_unknown_one_says_nothing():
     net = critical_net()
-    inputs, actions = scene_inputs(net), random_actions(net)
-    plain, critique = net.packed_logits(inputs, actions), critiques_of(actions)
-    with_critique = net.forward_packed(inputs, actions, critique).logits
-    unknown = net.forward_packed(inputs, actions, critiques_of(actions, certainty=0.0)).logits
+    keys_values, actions = net.encode(net.prompt(scene_inputs(net))), random_actions(net, masked=0.0)
+    plain, critique = net.refine(actions, keys_values), critiques_of(actions)
+    with_critique = net.refine(actions, keys_values, critique)
+    unknown = net.refine(actions, keys_values, critiques_of(actions, certainty=0.0))
     assert not torch.allclose(with_critique, plain, atol=1e-4)
     torch.testing.assert_close(unknown, plain, atol=0.0, rtol=0.0)
     other = critique.clone()
     other[:, 0] = -other[:, 0]
-    changed = net.forward_packed(inputs, actions, other).logits
+    changed = net.refine(actions, keys_values, other)
     torch.testing.assert_close(changed[:, 1:], with_critique[:, 1:], atol=1e-5, rtol=1e-5)
 
 
-def test_cached_edits_with_a_critique_equal_whole_passes():
-    net = critical_net()
-    inputs, actions = scene_inputs(net), random_actions(net)
-    whole = net.forward_packed(inputs, actions, critiques_of(actions)).logits
-    cached = net.decode(actions, net.encode(net.prompt(inputs)), critiques_of(actions))
-    torch.testing.assert_close(cached, whole, atol=1e-4, rtol=1e-4)
+def test_a_critique_without_an_expert_that_reads_it_is_refused():
+    with pytest.raises(ValueError, match=r"critique is 5, but refine\.layers is 0"):
+        scene_net(images=False, critique=5)
 
 
 def test_graphs_of_a_scene_network_write_the_tokens_of_torch(tmp_path):

@@ -41,6 +41,7 @@ NETWORKS = {  # planners -> their tiny network; ReflectDrive and ReflectDrive-2 
         "layout": ROUTE_FRAME,
         "scene": SCENE,
         "critique": CRITIQUE,
+        "refine": RefineConfig(1),
     },
 }
 PRECISIONS = ("fp32", "bf16", *QUANTISED)

@@ -7,6 +7,7 @@ from tiny_net import tiny_inputs, tiny_net
 from reflectdrive_ros.core.tokens import ROUTE_FRAME
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.model.scene_encoder import SceneEncoderConfig
+from reflectdrive_ros.model.token.moe import RefineConfig
 
 CRITIQUE = 5
 SPEC = VectorSpec(
@@ -34,7 +35,7 @@ def scene_inputs(net, scenes=2, seed=1):
 
 
 def critical_net():
-    net = scene_net(images=False, critique=CRITIQUE, text_length=0)
+    net = scene_net(images=False, critique=CRITIQUE, text_length=0, refine=RefineConfig(1))
     torch.nn.init.normal_(net.critique_out.weight, generator=torch.Generator().manual_seed(3))
     return net
 

@@ -124,10 +124,10 @@ def export(
         traced["prefill_goal"] = _trace_prefill(net, PrefillGoal(net, decoding), decided, goals=True)
     else:
         traced["sampled_step"] = _trace_sampled_step(net, decoding, sequences)
-    if net.config.refine.layers:
-        traced["refine"] = _trace_refine(net, decoding, sequences)
     if net.config.critique:
         traced["edit"] = _trace_edit(net, decoding, sequences)
+    elif net.config.refine.layers:
+        traced["refine"] = _trace_refine(net, decoding, sequences)
     if guidance:
         traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
     return write_graphs(folder, model, traced, about, golden, gate)
@@ -192,7 +192,7 @@ def describe_model(
         "capabilities": token_capabilities(
             config.layout,
             config.plan_value,
-            config.refine.layers > 0,
+            config.refine.layers > 0 and not config.critique,
             guidance,
             not config.layout.goal,
             "camera_dropout" in (trained.get("capabilities") or ()),

@@ -116,14 +116,15 @@ class Refine(NetworkGraph):
     """`rollout.refine` with tensors only."""
 
     def forward(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
-        return rollout.refine(self.net, actions, keys_values)
+        output = rollout.refine(self.net, actions, keys_values)
+        return output.actions, output.confidence
 
 
 class Edit(NetworkGraph):
-    """`rollout.edit` with tensors only."""
+    """`rollout.refine` of a network that reads a critique, with tensors only."""
 
     def forward(self, actions: Tensor, critique: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
-        output = rollout.edit(self.net, actions, keys_values, critique)
+        output = rollout.refine(self.net, actions, keys_values, critique)
         return output.actions, output.confidence
 
 

@@ -89,7 +89,7 @@ def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) ->
     return token_capabilities(
         config.layout,
         config.plan_value,
-        config.refine.layers > 0,
+        config.refine.layers > 0 and not config.critique,
         True,
         True,
         camera_dropout=camera_dropout,

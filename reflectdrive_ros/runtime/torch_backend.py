@@ -118,7 +118,7 @@ class TorchNetwork:
     @torch.inference_mode()
     def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
         ids, critiques = self._batch(actions.astype(np.int64)), self._batch(critique.astype(np.float32))
-        written, confidence = rollout.edit(self._net, ids, context, critiques)
+        written, confidence = rollout.refine(self._net, ids, context, critiques)
         return _array(written).astype(np.int32), _array(confidence)
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:

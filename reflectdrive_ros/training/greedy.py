@@ -1,8 +1,7 @@
-"""Greedy decoding of a batch in training, as the car decodes: states before and after each round."""
+"""Greedy drafts of a batch in training, as the car decodes them: states before and after each round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,17 +15,15 @@ from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from .losses import Batch, prompt_keys_values
 
-DRAFT_ROUNDS, EDIT_ROUNDS = 3, 3  # as in a full frame
+DRAFT_ROUNDS = 3  # as in a full frame
 
 
 class GreedyPlans(NamedTuple):
-    """What the car decodes in B scenes: S intermediate states of a plan for each of G goals, the most probable
-    first."""
+    """Drafts of the car in B scenes: S rounds of a plan to each of G goals, the most probable first."""
 
     states: Tensor  # (B, S + 1, G, T) int64, before the first round and after each
     goals: Tensor  # (B, G, 2) int64 ids; (B, 0, 2) of a layout without a goal
     valid: Tensor  # (B, G) bool
-    critique: Tensor  # (B, G, points, channels) of the drafts; no channels for a network without critique
     keys_values: tuple[KeysValues, ...]  # of the prompts
 
     @property
@@ -34,32 +31,19 @@ class GreedyPlans(NamedTuple):
         return self.states[:, -1]
 
 
-def rounds_of(layout: TokenLayout) -> tuple[Round, ...]:
-    """The rounds of a full frame."""
+def draft_rounds(layout: TokenLayout) -> tuple[Round, ...]:
+    """The draft rounds of a full frame."""
     if not layout.goal:
         return decoding_rounds(layout.length, DriveFineConfig().draft_rounds, 0, "cosine")
-    return decoding_rounds(len(layout.free), DRAFT_ROUNDS, EDIT_ROUNDS)
-
-
-def draft_rounds_of(layout: TokenLayout) -> int:
-    """Number of draft rounds among `rounds_of`."""
-    return sum(not each.edit for each in rounds_of(layout))
+    return decoding_rounds(len(layout.free), DRAFT_ROUNDS, 0)
 
 
 @torch.no_grad()
 def decode_greedily(
-    net: TokenNet,
-    batch: Batch,
-    rules: GoalRules,
-    goals: int,
-    critique: Callable[[Tensor], Tensor] | None = None,
-    generator: torch.Generator | None = None,
+    net: TokenNet, batch: Batch, rules: GoalRules, goals: int, generator: torch.Generator | None = None
 ) -> GreedyPlans:
-    """The plans of a full frame to so many goals, as the car decodes them: the most probable goals or, with a
-    generator, the most probable one and others at random.
-
-    critique: (B, G, points, channels) of drafts (B, G, T), of a network that reads it: edited in one round.
-    """
+    """The drafts of a full frame to so many goals, as the car decodes them: to the most probable goals or, with a
+    generator, to the most probable one and others at random."""
     layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
     prefilled = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
     first, valid = prefilled.actions, prefilled.valid
@@ -70,16 +54,7 @@ def decode_greedily(
         first, valid = first.gather(1, order[..., None].expand(-1, -1, layout.length)), valid.gather(1, order)
     first, valid = first[:, :goals], valid[:, :goals]
     outputs = rollout.rollout(
-        lambda actions: net.decode(actions, keys_values),
-        first,
-        layout,
-        rounds_of(layout)[: draft_rounds_of(layout) if critique else None],
-        EditRules(),
+        lambda actions: net.decode(actions, keys_values), first, layout, draft_rounds(layout), EditRules()
     )
-    critiques = torch.zeros(*first.shape[:2], layout.points, 0, device=first.device)
-    if critique:
-        drafts = outputs[-1].actions
-        critiques = critique(drafts)
-        outputs = (*outputs, rollout.edit(net, drafts, keys_values, critiques))
     states = torch.stack([first, *(each.actions for each in outputs)], 1)
-    return GreedyPlans(states, first[..., list(layout.goal)], valid, critiques, keys_values)
+    return GreedyPlans(states, first[..., list(layout.goal)], valid, keys_values)

@@ -44,6 +44,7 @@ SERIES_TERMS = 8  # powers of p q that are summed for every cell
 EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are computed exactly
 FIELD_MARGIN_M = 1.1  # required distance inside the road: half a car's width
 STEP_M = 0.1  # of stored distances
+SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
 ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and the FFNs of action tokens
     *("slot", "norm.", "heading_", "x_head", "y_head"),
     *("goal_", "value_", "plan_value_", "refiner."),
@@ -180,15 +181,15 @@ class Losses(nn.Module):
         rescored_hidden, out = out.hidden[:, count:], out.first(count)
         return self.supervised_losses(batch, out, rescored_hidden), out
 
-    def outputs(self, batch: Batch, sequences: Tensor, critique: Tensor | None = None) -> PackedOutput:
-        """Of sequences (B, R, T) of the scenes; `critique` as in `TokenNet.forward_packed`."""
+    def outputs(self, batch: Batch, sequences: Tensor) -> PackedOutput:
+        """Of sequences (B, R, T) of the scenes."""
         if batch.has_cache:
-            return self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route, critique)
+            return self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route)
         if self.fixed_prompt:
             with torch.no_grad():
                 prompt = self.net.prompt(batch.inputs)
-            return self.net.forward_fixed_prompt(prompt, sequences, critique)
-        return self.net.forward_packed(batch.inputs, sequences, critique)
+            return self.net.forward_fixed_prompt(prompt, sequences)
+        return self.net.forward_packed(batch.inputs, sequences)
 
     def supervised_losses(
         self, batch: Batch, out: PackedOutput, rescored_hidden: Tensor | None = None
@@ -292,6 +293,40 @@ def expected_goal_loss(log_probs: Tensor, score: Tensor) -> Tensor:
     if score.shape[1] == 0:
         return score.new_zeros(())
     return 1.0 - (log_probs.softmax(-1) * score).sum(-1).mean()
+
+
+def choice_loss(log_probs: Tensor, plans: Tensor, score: Tensor) -> Tensor:
+    """One minus the expected score of a choice among K plans (B, K, T) with scores (B, K), by their log-probabilities
+    (B, K) at the temperature that gives these the standard deviation SPREAD in every scene; equal plans count once.
+
+    A network that is sure would choose the most probable plan alone, which has no gradient; one that is only made
+    surer gains nothing.
+    """
+    return expected_goal_loss(standardised(log_probs, distinct_plans(plans)), score)
+
+
+def distinct_plans(plans: Tensor) -> Tensor:
+    """(B, K) bool, plans (B, K, T) that differ from all earlier ones of their scene."""
+    same = (plans[:, :, None] == plans[:, None]).all(-1)  # (B, K, K)
+    return ~same.tril(-1).any(-1)
+
+
+def standardised(log_probs: Tensor, distinct: Tensor) -> Tensor:
+    """Logits (B, K) of a choice among distinct plans with log-probabilities (B, K), as in `choice_loss`."""
+    count = distinct.sum(-1, keepdim=True)
+    mean = (distinct * log_probs).sum(-1, keepdim=True) / count
+    deviation = ((distinct * (log_probs - mean).square()).sum(-1, keepdim=True) / count).clamp(min=1e-6).sqrt()
+    return torch.where(distinct, SPREAD * (log_probs - mean) / deviation.clamp(min=SPREAD), ops.EXCLUDED)
+
+
+def plan_log_probs(log_probs: Tensor, plans: Tensor, counted: Tensor) -> Tensor:
+    """(B, K) sums over S states of the log-probabilities of the tokens of plans (B, K, T) that count there, `counted`
+    (B, S, T) bool; log_probs (B, S, T, bins)."""
+    total = log_probs.new_zeros(plans.shape[:2])
+    for state in range(log_probs.shape[1]):
+        of_tokens = log_probs[:, state].gather(-1, plans.transpose(1, 2))  # (B, T, K)
+        total = total + (of_tokens * counted[:, state, :, None]).sum(1)
+    return total
 
 
 def plan_value_loss(value: Tensor, reward: Tensor) -> Tensor:

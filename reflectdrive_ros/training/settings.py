@@ -153,11 +153,7 @@ class RlConfig:
     """Plans that are scored, and the weights of the losses."""
 
     goals: int = setting(4, "goals per scene whose plans are scored: the most probable one and others at random", 1, 8)
-    variants: int = setting(16, "pairs of smooth variants of a plan, before and after its edits together", 2, 256)
-    critique: bool = setting(False, "edits read what the check says of the plan, where objects and the map are known")
-    expert_layers: int = setting(
-        0, "edits are those of an expert that copies so many last layers; nothing else is trained then", 0, 256
-    )
+    variants: int = setting(16, "pairs of smooth variants of the most probable goal's plan", 1, 256)
     decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
 
@@ -248,56 +244,43 @@ class RlTrainConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class RefineLossConfig:
-    """Measures of the refinement expert, its drafts, rewards and losses."""
+    """Measures of the expert that corrects plans, the plans that it learns from, and its losses."""
 
     layers: int = setting(1, "last layers of the network that the expert copies", 1, 256)
     own_heads: bool = setting(False, "heads of its own, else the generator's")
-    own_prompt: bool = setting(False, "its layers encode the prompt too, else they use the generator's keys and values")
-    drafts: int = setting(6, "plans that the generator drafts per scene, the first of the most probable tokens", 1, 64)
-    supervised: float = setting(1.0, "weight of the cross-entropy with the expert's tokens", 0.0, 100.0)
-    offline: float = setting(0.0, "weight of the plans that are better than the draft to be corrected", 0.0, 100.0)
-    keep: float = setting(0.0, "weight of the cross-entropy with the draft itself", 0.0, 100.0)
-    online: float = setting(0.0, "weight of the policy gradient of sampled corrections", 0.0, 100.0)
-    samples: int = setting(6, "sampled corrections per draft", 1, 64)
+    variants: int = setting(16, "pairs of smooth variants of a plan, of draft and corrected plan together", 2, 256)
     plan_value: float = setting(0.0, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
-
-    @property
-    def needs_rewards(self) -> bool:
-        return self.offline > 0.0 or self.online > 0.0 or self.plan_value > 0.0
 
 
 @dataclass(frozen=True)
 class RefineTrainConfig(TrainConfig):
-    """Of the refinement expert; the generator is not trained."""
+    """Of the expert that corrects plans; the generator is not trained."""
 
     data: DataConfig = field(
-        default_factory=lambda: DataConfig(batch=16, masked_actions=1, perturbed_actions=0, draft_fraction=0.0)
+        default_factory=lambda: DataConfig(
+            batch=32, masked_actions=1, perturbed_actions=0, draft_fraction=0.0, prompt_cache=True
+        )
     )
     loss: LossConfig = field(default_factory=lambda: LossConfig(aux_perception=0.0, field=0.0, sap=0.0, goal=0.0))
     optimizer: OptimizerConfig = field(
-        default_factory=lambda: OptimizerConfig(learning_rate=3e-4, vision_pretrain_fraction=0.0, ema_decay=0.99)
+        default_factory=lambda: OptimizerConfig(learning_rate=5e-4, vision_pretrain_fraction=0.0, ema_decay=0.99)
     )
     weight_decay: ClassVar[float] = 0.0  # the expert is a copy of trained layers
     refine: RefineLossConfig = field(default_factory=RefineLossConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        weights = self.refine.supervised + self.refine.offline + self.refine.online + self.refine.plan_value
-        if weights == 0.0:
-            raise ConfigError(
-                "refine.supervised, refine.offline, refine.online and refine.plan_value are all 0: set one above 0"
-            )
-        if self.refine.offline > 0.0 and self.refine.drafts < 2:
-            raise ConfigError(f"refine.drafts is {self.refine.drafts}: refine.offline compares 2 drafts or more")
         used = ("goal", "sap", "field", "goal_score", "goal_value", "aux_perception")
         if extra := [name for name in used if getattr(self.loss, name)]:
             raise ConfigError(f"loss.{extra[0]} must be 0 in train refine, whose losses are refine.*: set it to 0")
+        if not self.data.prompt_cache:
+            raise ConfigError("data.prompt_cache must be true in train refine: its plans are drafted once")
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train refine: set it to 0")
 
     @property
     def has_fixed_prompt(self) -> bool:
-        return not self.refine.own_prompt
+        return True
 
 
 @dataclass(frozen=True)

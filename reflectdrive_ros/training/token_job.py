@@ -79,7 +79,8 @@ class TokenJob:
     def batches(self, first: int, rank: int, ranks: int) -> Generator[Batch]:
         config = self.config
         several = self.goal_scores, self.prompts, self.targets
-        source = Source(self.scenes, config.data, self.network.layout, config.seed, *several, vectors=self.vectors)
+        vectors = self.vectors if self.prompts is None else None  # cached prompts hold them
+        source = Source(self.scenes, config.data, self.network.layout, config.seed, *several, vectors=vectors)
         return data.batches(source, first, rank, ranks)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from lightning_fabric import Fabric
 from rich.console import Console
-from torch import Tensor
 
 from ..core.config import ConfigError
 from ..core.domain import Array
@@ -27,7 +25,7 @@ from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
 from ..planning.critique import CRITIQUE_CHANNELS
 from . import (
-    draft_cache,
+    edit_candidates,
     prompt_cache,
     refine,
     rewards,
@@ -41,10 +39,10 @@ from . import (
 )
 from . import goal_scores as goal_scores_of
 from .data import Source, VectorRows, batches, shape_of, unknown_sentences, with_vectors
-from .draft_cache import DraftCache
+from .edit_candidates import EditCandidates
 from .fabric import launch_fabric
 from .goal_scores import GoalScores
-from .losses import Batch, prompt_keys_values
+from .losses import Batch
 from .prompt_cache import PromptCache
 from .rewards import PlanScorer, RewardPool
 from .run_log import RunLog
@@ -79,12 +77,7 @@ def train(
     if isinstance(config, RlTrainConfig):
         assert init_from is not None
         _check_network(init_from, network, config)
-        layout = replace(network.layout, edit_goal=bool(network.layout.goal))
-        network = replace(network, layout=layout, critique=CRITIQUE_CHANNELS if config.rl.critique else 0)
-        if config.rl.expert_layers:
-            network = _with_expert(
-                network, ExpertConfig(config.rl.expert_layers, True, False, False), "rl.expert_layers"
-            )
+        network = replace(network, layout=replace(network.layout, edit_goal=bool(network.layout.goal)))
     if isinstance(config, RefineTrainConfig):
         assert init_from is not None
         network = _refined_network(init_from, network, config)
@@ -113,7 +106,7 @@ def train(
         vectors = None
         if network.scene is not None:
             scenes, vectors = _with_vectors(folders, network, scenes, sources, config.seed, fabric, errors)
-        prompts, targets = _prompts(sources, config, network, scenes, fabric, errors)
+        prompts, targets = _prompts(sources, config, network, scenes, vectors, fabric, errors)
         if sources.teacher is not None:
             sha256 = train_state.card_of(sources.teacher)["sha256"]
             about["teacher"] = {"folder": sources.teacher.name, "sha256": sha256}
@@ -134,8 +127,8 @@ def train(
             vectors=vectors,
         )
         runs.check_same_scenes(sources.out, scenes.key, folders[0].name)
-        drafts = _drafts(job, sources, fabric, errors)
-        return _train(job, sources, drafts, fabric, console)
+        candidates = _candidates(job, sources, fabric, errors)
+        return _train(job, sources, candidates, fabric, console)
 
 
 def _prepare(
@@ -199,7 +192,9 @@ def _with_vectors(
     return with_vectors(scenes, vector_data.merge(sets, sources.weights), seed)
 
 
-def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric: Fabric, console: Console) -> int:
+def _train(
+    job: TokenJob, sources: RunSources, candidates: EditCandidates | None, fabric: Fabric, console: Console
+) -> int:
     """Trains as the type of the settings asks; returns the exit code."""
     config = job.config
     log = RunLog(job.out, config.data.batch, columns_of(config), validation.summary, console, fabric.is_global_zero)
@@ -209,12 +204,10 @@ def _train(job: TokenJob, sources: RunSources, drafts: DraftCache | None, fabric
             return request.number is not None
 
         if isinstance(config, RlTrainConfig):
-            with _reward_pool(sources, config, job) as pool:
+            with _reward_pool(sources, job) as pool:
                 done = rl.train(job, fabric, report, pool, stop)
-        elif isinstance(config, RefineTrainConfig):
-            rewarded = _reward_pool(sources, config, job) if config.refine.needs_rewards else nullcontext()
-            with rewarded as rewards_of:
-                done = refine.train(job, fabric, report, rewards_of, stop, cache=drafts)
+        elif candidates is not None:
+            done = refine.train(job, fabric, report, candidates, stop)
         else:
             done = sft.train(job, fabric, report, stop)
     return runs.finish(sources, fabric, request.number, done, console)
@@ -248,7 +241,7 @@ def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig)
     other = [
         name
         for name, value in vars(network).items()
-        if name not in ("plan_value", "critique") and getattr(config_of_weights, name) != value
+        if name != "plan_value" and getattr(config_of_weights, name) != value
     ]
     if other:
         raise StateError(
@@ -258,28 +251,29 @@ def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig)
 
 
 def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainConfig) -> TokenNetConfig:
-    """The network of a folder, with the refinement expert of the settings. Raises StateError for a network of another
-    layout, ConfigError for an expert that it cannot have.
+    """The network of a folder, with the expert of the settings. Raises StateError for a network of another layout,
+    ConfigError for an expert of more layers than it can copy.
 
-    It keeps a plan value, and gets one if the run trains it.
+    It keeps a plan value, and gets one if the run trains it. AutoEdit, the expert of a network with goals, reads a
+    critique of the plan; the refinement of DriveFine does not.
     """
     generator, settings = train_state.load_network(folder).config, config.refine
-    if generator.layout != network.layout:
+    if replace(generator.layout, edit_goal=network.layout.edit_goal) != network.layout:
         raise StateError(
             f"{folder} holds a network of other tokens than the setting network ({config.network}): "
             "give another --init-from"
         )
-    generator = replace(generator, plan_value=generator.plan_value or settings.plan_value > 0.0)
-    expert = ExpertConfig(settings.layers, True, settings.own_heads, settings.own_prompt)
-    return _with_expert(generator, expert, "refine.layers")
-
-
-def _with_expert(network: TokenNetConfig, expert: ExpertConfig, name: str) -> TokenNetConfig:
-    """The network with an expert; raises ConfigError naming the setting for more layers than the network can copy."""
-    most = network.transformer.layers - 1
-    if expert.layers > most:
-        raise ConfigError(f"{name} is {expert.layers}, but the network has {most + 1} layers: set at most {most}")
-    return replace(network, refine=expert)
+    most = generator.transformer.layers - 1
+    if settings.layers > most:
+        raise ConfigError(
+            f"refine.layers is {settings.layers}, but the network has {most + 1} layers: set at most {most}"
+        )
+    return replace(
+        generator,
+        plan_value=generator.plan_value or settings.plan_value > 0.0,
+        critique=CRITIQUE_CHANNELS if generator.layout.goal else 0,
+        refine=ExpertConfig(settings.layers, True, settings.own_heads, False),
+    )
 
 
 def columns_of(config: TrainConfig) -> tuple[str, ...]:
@@ -314,6 +308,7 @@ def _prompts(
     config: TrainConfig,
     network: TokenNetConfig,
     scenes: CachedSet,
+    vectors: VectorRows | None,
     fabric: Fabric,
     errors: Console,
 ) -> tuple[PromptCache | None, Array | None]:
@@ -328,7 +323,7 @@ def _prompts(
         raise ConfigError("data.prompt_cache needs a network that encodes prompts already: give one with --init-from")
     net = train_state.initial_network(network, init_from, config.seed).to(fabric.device)
     once = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
-    source = Source(scenes, once, network.layout, config.seed)
+    source = Source(scenes, once, network.layout, config.seed, vectors=vectors)
     folder = cache.cache_folder(location(sources.sets[0]), shape_of(network))
     file = prompt_cache.prompt_file(folder, scenes.key, once, net, config.seed)
     count, targets = len(scenes), None
@@ -351,38 +346,28 @@ def _prompts(
     return prompts, targets
 
 
-def _drafts(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console) -> DraftCache | None:
-    """The drafts of the generator that a refinement expert is trained on, where the prompts are cached."""
+def _candidates(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console) -> EditCandidates | None:
+    """The scored plans that an expert learns from; None of another training."""
     config, prompts, network = job.config, job.prompts, job.network
-    if not isinstance(config, RefineTrainConfig) or prompts is None or job.init_from is None:
+    if not isinstance(config, RefineTrainConfig):
         return None
+    assert prompts is not None
+    assert job.init_from is not None
     net = train_state.initial_network(network, job.init_from, config.seed).to(fabric.device)
     once = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
-    source = Source(job.scenes, once, network.layout, config.seed, None, prompts, job.targets)
-    settings, rewarded = config.refine, config.refine.needs_rewards
-    about = {
-        "drafts": settings.drafts,
-        "precision": config.device.precision,
-        "rewarded": rewarded,
-        "targets": job.sets.get("teacher") if rewarded else None,
-    }
-
-    def draft(batch: Batch, step: int) -> Tensor:
-        on_device, generator = batch.to(fabric.device), torch.Generator().manual_seed(step)
-        keys_values = prompt_keys_values(net, on_device, True)
-        return refine.sample_drafts(net, on_device.inputs, settings, generator, keys_values).plans
+    source = Source(job.scenes, once, network.layout, config.seed, None, prompts, vectors=job.vectors)
+    about = {"variants": config.refine.variants, "precision": config.device.precision}
 
     def once_batches() -> Generator[Batch]:
         return batches(source, 0, 0, 1)
 
-    file, count = draft_cache.draft_file(prompts.file, net, about), len(job.scenes)
-    preparation = runs.show_preparation(errors, "drafting plans of scenes")
-    pool = _reward_pool(sources, config, job) if rewarded and not file.exists() else nullcontext()
-    with fabric.rank_zero_first(), preparation as progress, fabric.autocast(), pool as scores:
-        return draft_cache.build_draft_cache(file, count, once_batches, draft, scores, progress)
+    file, count = edit_candidates.candidates_file(prompts.file, net, about), len(job.scenes)
+    preparation = runs.show_preparation(errors, "drafting and scoring plans of scenes")
+    with fabric.rank_zero_first(), preparation as progress, fabric.autocast(), _reward_pool(sources, job) as pool:
+        return edit_candidates.build_candidates(file, count, once_batches, net, pool, config.refine.variants, progress)
 
 
-def _reward_pool(sources: RunSources, config: RlTrainConfig | RefineTrainConfig, job: TokenJob) -> RewardPool:
+def _reward_pool(sources: RunSources, job: TokenJob) -> RewardPool:
     """Processes that score plans. Raises SetError for a set that cannot be scored."""
     (name,) = sources.sets
     folder = location(name)

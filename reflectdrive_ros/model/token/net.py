@@ -88,6 +88,10 @@ class TokenNetConfig:
                 f"TokenNetConfig.refine.layers is {self.refine.layers}, expected 0 (no refinement expert) or fewer "
                 f"than the {self.transformer.layers} layers of the network"
             )
+        if self.critique and not self.refine.layers:
+            raise ValueError(
+                f"TokenNetConfig.critique is {self.critique}, but refine.layers is 0: the expert reads the critique"
+            )
 
     @property
     def image_count(self) -> int:
@@ -291,17 +295,14 @@ class TokenNet(nn.Module):
 
     # --- whole passes ------------------------------------------------------------------------------------------------
 
-    def forward_packed(self, inputs: PromptInputs, actions: Tensor, critique: Tensor | None = None) -> PackedOutput:
-        """All R sequences (B, R, T) with one prompt, in one pass; each result is independent of the others.
+    def forward_packed(self, inputs: PromptInputs, actions: Tensor) -> PackedOutput:
+        """All R sequences (B, R, T) with one prompt, in one pass; each result is independent of the others."""
+        return self.forward_from_prompt(self.prompt(inputs), actions)
 
-        critique: (B, R, points, channels) of complete plans, of a network that reads it; 0 for other sequences.
-        """
-        return self.forward_from_prompt(self.prompt(inputs), actions, critique)
-
-    def forward_from_prompt(self, prompt: Tensor, actions: Tensor, critique: Tensor | None = None) -> PackedOutput:
+    def forward_from_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
         """`forward_packed` from the prompt (B, P, width) on."""
         count, length = actions.shape[1], prompt.shape[1]
-        x = torch.cat([prompt, self.action_embeddings(actions, critique).flatten(1, 2)], 1)
+        x = torch.cat([prompt, self.action_embeddings(actions).flatten(1, 2)], 1)
         allowed = attention_mask(length, count, self.config.layout.length, prompt.device)
         mask = torch.where(allowed, 0.0, MASKED_LOGIT)
         positions = torch.cat([torch.arange(length, device=x.device), self._block_positions(length, count)])
@@ -321,20 +322,18 @@ class TokenNet(nn.Module):
         )
         return PackedOutput(self.logits(hidden), hidden, of_prompt, image_tokens, route_embedding)
 
-    def forward_fixed_prompt(self, prompt: Tensor, actions: Tensor, critique: Tensor | None = None) -> PackedOutput:
+    def forward_fixed_prompt(self, prompt: Tensor, actions: Tensor) -> PackedOutput:
         """As `forward_from_prompt`, but no gradient passes through the prompt (B, P, width) and its keys and values."""
         with torch.no_grad():
             keys_values = self.encode(prompt)[: len(self.layers)]
-        hidden, length = self.hidden(actions, keys_values, critique), prompt.shape[1]
+        hidden, length = self.hidden(actions, keys_values), prompt.shape[1]
         image_tokens = prompt[:, : length - self.config.non_image_length].detach()
         route_embedding = prompt[:, length - len(self.config.route_at_m) :].detach()
         return PackedOutput(self.logits(hidden), hidden, keys_values, image_tokens, route_embedding)
 
-    def forward_cached(
-        self, actions: Tensor, keys_values: tuple[KeysValues, ...], route: Tensor, critique: Tensor | None = None
-    ) -> PackedOutput:
+    def forward_cached(self, actions: Tensor, keys_values: tuple[KeysValues, ...], route: Tensor) -> PackedOutput:
         """As `forward_fixed_prompt`, from the prompt's KV cache and the route (B, points, 2); without image tokens."""
-        hidden = self.hidden(actions, keys_values, critique)
+        hidden = self.hidden(actions, keys_values)
         nothing = hidden.new_zeros(len(hidden), 0, hidden.shape[-1])
         return PackedOutput(self.logits(hidden), hidden, keys_values, nothing, self.route_tokens(route))
 
@@ -364,19 +363,18 @@ class TokenNet(nn.Module):
         """(B, R, T, bins) of actions (B, R, T)."""
         return self.forward_packed(inputs, actions).logits
 
-    def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor | None = None) -> Tensor:
-        """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed; `critique` as
-        in `forward_packed`."""
-        return self.logits(self.hidden(actions, keys_values, critique))
+    def decode(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
+        """Logits (B, R, T, bins) of sequences (B, R, T) from the prompt's KV cache, which is not changed."""
+        return self.logits(self.hidden(actions, keys_values))
 
-    def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor | None = None) -> Tensor:
+    def hidden(self, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
         """(B, R, T, width) inputs of the heads for sequences (B, R, T)."""
         tables = self._sequence_tables(keys_values)
-        return self.norm(self._through(self.layers, self.action_embeddings(actions, critique), keys_values, tables))  # type: ignore[no-any-return]
+        return self.norm(self._through(self.layers, self.action_embeddings(actions), keys_values, tables))  # type: ignore[no-any-return]
 
     def refine(self, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor | None = None) -> Tensor:
-        """Logits (B, R, T, bins) of the refinement expert for complete sequences (B, R, T); `critique` as in
-        `forward_packed`.
+        """Logits (B, R, T, bins) of the refinement expert for complete sequences (B, R, T), given the critique
+        (B, R, points, channels) of their plans if the network reads one.
 
         No gradient reaches the layers below it (DriveFine, section 3.2). Raises ValueError without an expert.
         """
@@ -477,12 +475,12 @@ class TokenNet(nn.Module):
         """(scenes, 1, T) action sequences of masks."""
         return torch.full((scenes, 1, self.config.layout.length), self.config.layout.mask_id, device=device)
 
-    def action_embeddings(self, actions: Tensor, critique: Tensor | None = None) -> Tensor:
-        """(B, R, T, width) of ids (B, R, T); `critique` as in `forward_packed`."""
+    def action_embeddings(self, actions: Tensor) -> Tensor:
+        """(B, R, T, width) of ids (B, R, T)."""
         axes = self.config.layout.axes
         points = torch.unflatten(actions, -1, (-1, len(axes)))
         embedded = [getattr(self, f"{axis.name}_embedding")(points[..., k]) for k, axis in enumerate(axes)]
-        return self._with_critique(torch.stack(embedded, -2).flatten(2, 3) + self.slot, critique)
+        return torch.stack(embedded, -2).flatten(2, 3) + self.slot
 
     def _with_critique(self, tokens: Tensor, critique: Tensor | None) -> Tensor:
         """Action tokens (B, R, T, width) that hold the critique of their plans."""

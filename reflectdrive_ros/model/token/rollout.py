@@ -169,21 +169,16 @@ def step(
     return ops.update(actions, net.decode(actions, keys_values), net.config.layout, limit, edit, rules)
 
 
-def edit(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor) -> RoundOutput:
-    """Complete sequences (B, M, T) with every token that edits may replace as it is most probable, given the critique
-    (B, M, points, channels) of the plans; by the expert of a network that has one."""
-    decode = net.refine if net.config.refine.layers else net.decode
-    ids, confidence = ops.replace_all(decode(actions, keys_values, critique), net.config.layout)
-    may = ops.editable_positions(net.config.layout, actions.device)
-    return RoundOutput(torch.where(may, ids, actions), confidence)
+def refine(
+    net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...], critique: Tensor | None = None
+) -> RoundOutput:
+    """Complete sequences (B, M, T) after one pass of the expert, which replaces every token that edits may replace.
 
-
-def refine(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
-    """Complete sequences (B, M, T) after one pass of the refinement expert, and the probability of each token.
-
-    Raises ValueError without an expert.
+    critique: (B, M, points, channels) of the plans, of a network that reads it. Raises ValueError without an expert.
     """
-    return ops.replace_all(net.refine(actions, keys_values), net.config.layout)
+    ids, confidence = ops.replace_all(net.refine(actions, keys_values, critique), net.config.layout)
+    editable = ops.editable_positions(net.config.layout, actions.device)
+    return RoundOutput(torch.where(editable, ids, actions), confidence)
 
 
 def sampled_step(
@@ -268,7 +263,7 @@ def full_step(
     )
     if critique:
         plans = rounds[-1].actions
-        rounds = (*rounds, edit(net, plans, prefilled.keys_values, critique(plans)))
-    if net.config.refine.layers and not net.config.critique:
-        rounds = (*rounds, RoundOutput(*refine(net, rounds[-1].actions, prefilled.keys_values)))
+        rounds = (*rounds, refine(net, plans, prefilled.keys_values, critique(plans)))
+    elif net.config.refine.layers:
+        rounds = (*rounds, refine(net, rounds[-1].actions, prefilled.keys_values))
     return Decoded(rounds, prefilled.goal_log_probs, prefilled.valid)
