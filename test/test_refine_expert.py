@@ -1,6 +1,7 @@
 """DriveFine's network: interpolated tables, the refinement expert and its training, weights of another layout."""
 
 import csv
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_FRAME, Axis, TokenLayout
 from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.model import checkpoint
+from reflectdrive_ros.model.checkpoint import CheckpointError
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.axis import SplineHead, make_embedding, make_head, resample_rows
 from reflectdrive_ros.model.token.moe import KEEP_BINS, KEEP_LOGIT, RefineConfig
@@ -305,10 +307,28 @@ def test_a_run_trains_the_expert_and_nothing_else_on_plans_that_are_scored_once(
     assert trained_parameters(one, again) == set()
     monkeypatch.undo()
     assert refine_run(sets, tmp_path / "more", tmp_path / "one", "--steps", "3") == 0  # around the plans of that expert
-    more = train_state.load_network(tmp_path / "more")
+    more = train_state.load_network(tmp_path / "more")  # the draft's weights and those of the expert
+    assert checkpoint.base_of(tmp_path / "more" / train_state.WEIGHTS).samefile(init / train_state.WEIGHTS)
     changed = trained_parameters(one, more)
     assert changed
     assert all(name.startswith(("refiner.", "critique_")) for name in changed)
+
+
+def test_an_expert_whose_network_is_gone_or_changed_is_one_sentence(sets, init, tmp_path):
+    shutil.copytree(init, tmp_path / "draft")
+    assert refine_run(sets, tmp_path / "edits", tmp_path / "draft", "--steps", "1") == 0
+    weights = tmp_path / "edits" / train_state.WEIGHTS
+    assert weights.stat().st_size < (tmp_path / "draft" / train_state.WEIGHTS).stat().st_size
+    train_state.save_weights(
+        tiny_net(1, words=network().words, text_vocabulary=len(network().words), text_length=12),
+        tmp_path / "draft" / train_state.WEIGHTS,
+        {},
+    )
+    with pytest.raises(CheckpointError, match=r"draft/weights.safetensors has SHA-256 .*, expected"):
+        train_state.load_network(tmp_path / "edits")
+    (tmp_path / "draft" / train_state.WEIGHTS).unlink()
+    with pytest.raises(CheckpointError, match=r"draft/weights.safetensors cannot be read"):
+        train_state.load_network(tmp_path / "edits")
 
 
 def read_log(out):

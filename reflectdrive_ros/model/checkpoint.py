@@ -7,7 +7,10 @@ pickle.
 The file contains the network's configuration, so that weights and code cannot disagree unnoticed; the card beside it
 (`card.json`) holds the hash, the configuration and the caller's entries. Mismatches raise CheckpointError, which names
 the file, the fault and what was expected. The functions on files of any kind of network are used by
-`curve.checkpoint` too.
+`denoiser.checkpoint` too.
+
+A file of `save_expert` has the parameters of a refinement expert alone, and names the file of the network that the
+expert plugs onto, relative to its own folder, with its SHA-256: the draft's weights are stored once.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -24,13 +28,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ..infra.documents import DocumentError, array, check_fields, flag, maybe, number, parse_json, text, whole
+from ..infra.documents import SHA256, DocumentError, array, check_fields, flag, maybe, number, parse_json, text, whole
 from ..infra.errors import UserError
 from ..infra.files import MODEL_BYTES, open_limited, sha256_of, write_atomic
 from .card import LAYOUT, RENDERED, SCENE_ENCODER, GraphCard, GraphError, token_capabilities
 from .token.net import TokenNet, TokenNetConfig
 
 FORMAT = "reflectdrive.token_net.3"
+EXPERT_FORMAT = "reflectdrive.token_expert.1"
+EXPERT_PARAMETERS = ("refiner.", "critique_", "plan_value_")  # of a network, those that its draft has no use for
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 Net = TypeVar("Net", bound=nn.Module)
@@ -76,12 +82,39 @@ class CheckpointError(UserError):
 
 def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes weights (as `dtype`) and card, atomically; returns the file's SHA-256."""
-    described = {
-        "kind": "token",
-        "capabilities": weight_capabilities(net.config),
-        "training_domain": RENDERED,
-    }
-    return write_weights(net, net.config, FORMAT, {**described, **about}, Path(path), dtype)
+    tensors, content = net.state_dict(), dataclasses.asdict(net.config)
+    return write_weights(tensors, net.config, FORMAT, content, {**_about(net), **about}, Path(path), dtype)
+
+
+def save_expert(net: TokenNet, base: Path, path: Path, about: Mapping[str, Any]) -> str:
+    """As `save`, of the expert of a network alone; `base` is the weights file of the network that it plugs onto."""
+    tensors = {name: value for name, value in net.state_dict().items() if name.startswith(EXPERT_PARAMETERS)}
+    plugged_onto = {"file": os.path.relpath(base, path.parent), "sha256": sha256_of(base)}
+    content = {"config": dataclasses.asdict(net.config), "base": plugged_onto}
+    entries = {**_about(net), "base": plugged_onto, **about}
+    return write_weights(tensors, net.config, EXPERT_FORMAT, content, entries, path, torch.bfloat16)
+
+
+def base_of(path: Path) -> Path:
+    """The weights file of the network that the expert in a file plugs onto; the file itself if it holds a network.
+    Raises CheckpointError."""
+    metadata = read_tensors(path)[1]
+    return path.parent / _expert(path, metadata)["base"]["file"] if EXPERT_FORMAT in metadata else path
+
+
+def base_tensors(path: Path) -> dict[str, Tensor]:
+    """Weights of the network that the expert in a file plugs onto; none if the file holds a network. Raises
+    CheckpointError."""
+    metadata = read_tensors(path)[1]
+    if EXPERT_FORMAT not in metadata:
+        return {}
+    base = _expert(path, metadata)["base"]
+    tensors, _ = read_verified(path.parent / base["file"], base["sha256"])
+    return {name: each for name, each in tensors.items() if not name.startswith(EXPERT_PARAMETERS)}
+
+
+def _about(net: TokenNet) -> dict[str, Any]:
+    return {"kind": "token", "capabilities": weight_capabilities(net.config), "training_domain": RENDERED}
 
 
 def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) -> list[str]:
@@ -101,7 +134,9 @@ def load(path: str | Path, sha256: str) -> TokenNet:
     """The network of a file, in float32 on the CPU, ready for inference. Raises CheckpointError."""
     path = Path(path)
     tensors, metadata = read_verified(path, sha256)
-    return network_of(TokenNet, _config(path, config_text(path, metadata, FORMAT)), tensors, path)
+    if EXPERT_FORMAT in metadata:
+        tensors = base_tensors(path) | tensors
+    return network_of(TokenNet, _config(path, _config_text(path, metadata)), tensors, path)
 
 
 def random_net(path: str | Path, seed: int) -> TokenNet:
@@ -117,36 +152,60 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
 def config_of(path: str | Path) -> TokenNetConfig:
     """The configuration in a weights file, or in a card of exported graphs. Raises CheckpointError."""
     path = Path(path)
-    return _config(path, stored_config(path, FORMAT))
+    return _config(
+        path, stored_config(path, FORMAT) if path.name == CARD else _config_text(path, read_tensors(path)[1])
+    )
 
 
 def _config(path: Path, content: str) -> TokenNetConfig:
     return parse_config(path, content, TokenNetConfig, FIELDS)
 
 
+def _config_text(path: Path, metadata: Mapping[str, str]) -> str:
+    """The configuration in the metadata of a network or of an expert, as JSON. Raises CheckpointError."""
+    if EXPERT_FORMAT in metadata:
+        return json.dumps(_expert(path, metadata)["config"])
+    return config_text(path, metadata, FORMAT)
+
+
+def _expert(path: Path, metadata: Mapping[str, str]) -> Any:
+    """The metadata of an expert. Raises CheckpointError."""
+    try:
+        values = parse_json(metadata[EXPERT_FORMAT])
+        check_fields(values, {"config": FIELDS, "base": {"file": text(most=4096), "sha256": SHA256}})
+    except DocumentError as fault:
+        raise CheckpointError(f"the description of the expert in {path} {fault}") from None
+    return values
+
+
 # --- files of any kind of network ------------------------------------------------------------------------------------
 
 
 def write_weights(
-    net: nn.Module, config: Any, format_name: str, about: Mapping[str, Any], path: Path, dtype: torch.dtype
+    tensors: Mapping[str, Tensor],
+    config: Any,
+    format_name: str,
+    described: Any,
+    about: Mapping[str, Any],
+    path: Path,
+    dtype: torch.dtype,
 ) -> str:
-    """Writes weights (as `dtype`) with their configuration, and the card beside them, atomically.
+    """Writes weights (as `dtype`) with their description, an object of JSON, and the card beside them, atomically.
 
     about: entries of the card, which take precedence. Returns the file's SHA-256.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().to("cpu", dtype).contiguous() for name, value in net.state_dict().items()}
-    values = dataclasses.asdict(config)
-    content = to_bytes(tensors, {format_name: json.dumps(values)})  # one entry: several have no fixed order
+    stored = {name: value.detach().to("cpu", dtype).contiguous() for name, value in tensors.items()}
+    content = to_bytes(stored, {format_name: json.dumps(described)})  # one entry: several have no fixed order
     digest = hashlib.sha256(content).hexdigest()
     card = {
         "format": format_name,
         "file": path.name,
         "sha256": digest,
         "bytes": len(content),
-        "parameters": sum(value.numel() for value in tensors.values()),
+        "parameters": sum(value.numel() for value in stored.values()),
         "dtype": str(dtype).removeprefix("torch."),
-        "config": values,
+        "config": dataclasses.asdict(config),
         **about,
     }
     for target, written in ((path, content), (path.parent / CARD, (json.dumps(card, indent=2) + "\n").encode())):

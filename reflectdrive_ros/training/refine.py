@@ -5,6 +5,10 @@ fixed, the expert has copies of its last layers, and no gradient reaches what th
 its critique where the network reads one, the expert's log q of a plan is the sum of the log-probabilities of all tokens
 that it may replace. The loss is that of `rl`: one minus the expected score of a choice among the candidates of the
 scene (`edit_candidates`), which are computed once. The draft is among them, so that leaving it as it is is an answer.
+
+The choice ranks the candidates and says nothing of the plan that the most probable tokens of all positions make
+together, which was never scored. A cross-entropy with the candidates, weighted by exp(score / TEMPERATURE), holds the
+probabilities on plans that were (reward-weighted regression).
 """
 
 from __future__ import annotations
@@ -18,18 +22,20 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ..model.checkpoint import EXPERT_PARAMETERS
 from ..model.token import ops
 from ..model.token.net import TokenNet
 from . import trainer
 from .edit_candidates import EditCandidates
-from .losses import Batch, choice_loss, plan_log_probs, plan_value_loss, prompt_keys_values
+from .losses import Batch, choice_loss, distinct_plans, plan_log_probs, plan_value_loss, prompt_keys_values
 from .settings import RefineLossConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
-EXPERT_PARAMETERS = ("refiner.", "critique_", "plan_value_")  # of a network, those that its generator has no use for
-METRICS = ("edit", "plan_value")
+TEMPERATURE = 0.05  # of the weights of the candidates in the cross-entropy: 5 points of the score count e times
+CRITIQUE_DROPOUT = 0.1  # share of scenes without a critique, as for a car that knows no objects or no road
+METRICS = ("edit", "imitation", "plan_value")
 PANEL = ("reward_draft", "reward_chosen", "best", "changed")
 COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
 
@@ -60,17 +66,29 @@ class RefineLosses(nn.Module):
         logits = net.refine(draft, keys_values, candidates.critique[:, None])
         editable = ops.editable_positions(net.config.layout, draft.device)
         log_probs = plan_log_probs(logits.log_softmax(-1), plans, editable.expand(len(plans), 1, -1))
-        losses = {"edit": choice_loss(log_probs, plans, score), "plan_value": score.new_zeros(())}
+        losses = {
+            "edit": choice_loss(log_probs, plans, score),
+            "imitation": weighted_cross_entropy(log_probs, plans, score) / editable.sum(),
+            "plan_value": score.new_zeros(()),
+        }
         if self.config.plan_value:
             with torch.no_grad():
                 hidden = net.hidden(plans, keys_values)
             losses["plan_value"] = plan_value_loss(net.plan_value(hidden), score)
-        total = losses["edit"] + self.config.plan_value * losses["plan_value"]
+        total = losses["edit"] + self.config.imitation * losses["imitation"]
+        total = total + self.config.plan_value * losses["plan_value"]
         chosen = score.gather(1, log_probs.argmax(1, keepdim=True))
         changed = (logits.argmax(-1) != draft)[..., editable].float()
         panel = [score[:, 0], chosen, score.amax(1), changed]
         metrics = {name: value.detach().float() for name, value in losses.items()}
         return {"loss": total, **metrics, **{n: 100.0 * v.mean() for n, v in zip(PANEL, panel, strict=True)}}
+
+
+def weighted_cross_entropy(log_probs: Tensor, plans: Tensor, score: Tensor) -> Tensor:
+    """Mean over scenes of the cross-entropy with K plans (B, K, T) of log-probabilities (B, K), weighted by the softmax
+    of their scores (B, K) / TEMPERATURE; equal plans count once."""
+    weights = torch.where(distinct_plans(plans), score / TEMPERATURE, ops.EXCLUDED).softmax(-1)
+    return -(weights * log_probs).sum(-1).mean()
 
 
 def train(
@@ -100,6 +118,8 @@ class _RefineSteps:
     def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
         """One step; COLUMNS."""
         candidates = candidates_of_batch(self.candidates, batch)
+        share = torch.rand(len(candidates.plans), generator=self.loop.generator(step))
+        candidates.critique *= (share >= CRITIQUE_DROPOUT).to(candidates.critique.device)[:, None, None]
         results = self.loop.model(batch, candidates)
         losses = {name: results[name] for name in ("loss", *METRICS)}
         norm = self.loop.update(losses, batch, step, {"plans": candidates.plans})

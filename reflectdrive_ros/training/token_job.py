@@ -12,7 +12,7 @@ from torch import nn
 
 from ..core.domain import Array
 from ..data.cache import CachedSet
-from ..model import pretrained
+from ..model import checkpoint, pretrained
 from ..model.checkpoint import weight_capabilities
 from ..model.token.net import TokenNet, TokenNetConfig
 from ..model.token.rollout import Decoding
@@ -21,7 +21,7 @@ from .data import Source, VectorRows
 from .goal_scores import GoalScores
 from .losses import Batch
 from .prompt_cache import PromptCache
-from .settings import TrainConfig
+from .settings import RefineTrainConfig, TrainConfig
 from .validation import ValidationSet
 
 
@@ -89,4 +89,7 @@ class TokenJob:
 
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         capabilities = weight_capabilities(self.network, self.config.data.camera_dropout > 0.0)
-        train_state.save_weights(cast(TokenNet, net), path, {**about, "capabilities": capabilities})
+        base = None  # whole weights
+        if isinstance(self.config, RefineTrainConfig) and self.init_from is not None:
+            base = checkpoint.base_of(self.init_from / train_state.WEIGHTS)
+        train_state.save_weights(cast(TokenNet, net), path, {**about, "capabilities": capabilities}, base)

@@ -94,14 +94,19 @@ def save(folder: Path, progress: Progress, about: Mapping[str, Any], tensors: Ma
     write_atomic(folder / FILE, to_bytes(dict(tensors), {FORMAT: json.dumps(content)}))
 
 
-def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any]) -> str:
-    """Writes weights and a card with the self-check answers of the stored file; returns their SHA-256. The bytes of the
-    weights are not changed by the self-check. Raises OSError naming the file.
+def save_weights(net: TokenNet, path: Path, about: Mapping[str, Any], base: Path | None = None) -> str:
+    """Writes a network's weights, or its expert alone if that plugs onto the weights in a file `base`, and a card with
+    the self-check answers of the stored file; returns the file's SHA-256. The bytes of the weights are not changed by
+    the self-check. Raises OSError naming the file.
     """
-    digest = checkpoint.save(net, path, about)
-    return checkpoint.save(
-        net, path, {**about, "golden": golden(TorchNetwork.from_file(path, digest, decoding=SELF_CHECK_DECODING))}
-    )
+
+    def save(entries: Mapping[str, Any]) -> str:
+        if base is not None:
+            return checkpoint.save_expert(net, base, path, entries)
+        return checkpoint.save(net, path, entries)
+
+    network = TorchNetwork.from_file(path, save(about), decoding=SELF_CHECK_DECODING)
+    return save({**about, "golden": golden(network)})
 
 
 def read_progress(folder: Path) -> tuple[Progress, dict[str, Any]] | None:
@@ -154,12 +159,12 @@ def load_pretrained(folder: Path, learning: nn.Module, average: nn.Module) -> li
     net, source = learning.net, _token_config(folder)
     try:
         with checkpoint.open_safetensors(path) as file, torch.no_grad():
-            stored = set(file.keys())
+            stored, of_base = set(file.keys()), {} if whole else checkpoint.base_tensors(path)
             for name, parameter in learning.named_parameters():
                 of_network = name.removeprefix("net.")
                 prefix = "" if not whole else "learning." if of_network == name else "average."
                 source_name = prefix + of_network
-                tensor = file.get_tensor(source_name) if source_name in stored else None
+                tensor = file.get_tensor(source_name) if source_name in stored else of_base.get(source_name)
                 if tensor is not None and of_network == PATCHES and tensor.shape[:2] == parameter.shape[:2]:
                     tensor = resize_patch_embedding(tensor.float(), parameter.shape[-1])
                 if tensor is not None and tensor.shape != parameter.shape and source and isinstance(net, TokenNet):

@@ -10,6 +10,7 @@ CheckpointError, as in `model.checkpoint`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def save(net: DenoiserNet, path: str | Path, about: Mapping[str, Any], dtype: to
     """
     described = {"kind": "denoiser", "capabilities": [], "training_domain": RENDERED, **about}
     check_fields(described, DENOISER_HEAD)
-    return write_weights(net, net.config, FORMAT, described, Path(path), dtype)
+    content = dataclasses.asdict(net.config)
+    return write_weights(net.state_dict(), net.config, FORMAT, content, described, Path(path), dtype)
 
 
 def load(path: str | Path, sha256: str) -> DenoiserNet:
