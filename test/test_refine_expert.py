@@ -29,7 +29,7 @@ from reflectdrive_ros.planning.critique import CRITIQUE_CHANNELS, VARIANT_SIZES
 from reflectdrive_ros.training import augment, settings, token_runs, train_state
 from reflectdrive_ros.training.edit_candidates import candidates_of
 from reflectdrive_ros.training.losses import Losses
-from reflectdrive_ros.training.refine import Candidates, RefineLosses
+from reflectdrive_ros.training.refine import CandidateBatch, RefineLosses
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.settings import LossConfig, RefineLossConfig, RefineTrainConfig
 from reflectdrive_ros.training.token_job import TokenJob
@@ -231,7 +231,7 @@ def expert_of_two_scenes(net, scores, steps=80, critique=None):
     plans = torch.cat([draft, draft + 1, draft - 1], 1).clamp(0, net.config.layout.bins - 1)
     channels = net.config.critique
     critique = torch.zeros(2, net.config.layout.points, channels) if critique is None else critique
-    candidates = Candidates(net.config.clamp_to_range(plans), torch.tensor(scores), critique)
+    candidates = CandidateBatch(net.config.clamp_to_range(plans), torch.tensor(scores), critique)
     losses = RefineLosses(net, RefineLossConfig())
     optimizer = torch.optim.Adam([each for each in net.parameters() if each.requires_grad], lr=3e-3)
     inputs = tiny_inputs(net) if net.config.scene is None else scene_inputs(net)

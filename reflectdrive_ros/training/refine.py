@@ -41,7 +41,7 @@ COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
 
 
 @dataclass(eq=False)  # not frozen: Fabric copies it field by field for mixed precision
-class Candidates:
+class CandidateBatch:
     """`EditCandidates` of the B scenes of a batch."""
 
     plans: Tensor  # (B, K, T) int64
@@ -58,7 +58,7 @@ class RefineLosses(nn.Module):
             parameter.requires_grad_(name.startswith(EXPERT_PARAMETERS))
         self.net, self.config = net, config
 
-    def forward(self, batch: Batch, candidates: Candidates) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, candidates: CandidateBatch) -> dict[str, Tensor]:
         """Scalars `loss` and METRICS, and PANEL in percent: mean scores of the draft, of the candidate that the expert
         gives the highest probability, and of the best one; share of the tokens that the expert changes."""
         net, plans, score = self.net, candidates.plans, candidates.score
@@ -126,9 +126,9 @@ class _RefineSteps:
         return torch.stack([*(results[name].detach().float() for name in COLUMNS[:-1]), norm])
 
 
-def candidates_of_batch(candidates: EditCandidates, batch: Batch) -> Candidates:
+def candidates_of_batch(candidates: EditCandidates, batch: Batch) -> CandidateBatch:
     """Those of the scenes of a batch."""
     rows, device = batch.rows.cpu().numpy(), batch.clean.device
     plans = torch.from_numpy(candidates.plans[rows].astype(np.int64)).to(device)
     score = torch.from_numpy(candidates.score[rows]).to(device)
-    return Candidates(plans, score, torch.from_numpy(candidates.critique[rows].astype(np.float32)).to(device))
+    return CandidateBatch(plans, score, torch.from_numpy(candidates.critique[rows].astype(np.float32)).to(device))
