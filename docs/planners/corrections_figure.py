@@ -6,7 +6,8 @@
 The first writes `corrections.svg` (AutoEdit), the second `refinements.svg` (the refinement expert). Each scene is
 planned twice from the initial state, without and with correction, with the privilege `objects` and without repair;
 drivefine plans one candidate. The scenes are taken in the order of the set; a plan moved if one of its waypoints did
-by more than the limit.
+by more than the limit. Below the scores in the recorded future stands what the check says of the draft in the forecast
+(`planning.critique`): the waypoints at fault are red.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from reflectdrive_ros.evaluation import driving_scores, open_loop
 from reflectdrive_ros.evaluation.privilege import observe
 from reflectdrive_ros.planning import decoding_config, get_planner
 from reflectdrive_ros.planning.planner import Network, PlannerContext
+from reflectdrive_ros.planning.select import forecast_scene
 from reflectdrive_ros.runtime import cli_args
 from reflectdrive_ros.runtime.network import load_network
 from reflectdrive_ros.scoring import drivable
+from reflectdrive_ros.scoring.scorer import WAYPOINT_TIMES_S, ScoreCard, score
 
 FIGURES = {"reflectdrive2": ("corrections.svg", "AutoEdit"), "drivefine": ("refinements.svg", "refinement expert")}
 UNCORRECTED: dict[str, dict[str, Any]] = {  # settings of the planner's section without corrections
@@ -43,9 +46,10 @@ UNCORRECTED: dict[str, dict[str, Any]] = {  # settings of the planner's section 
 ALONE: dict[str, dict[str, Any]] = {"reflectdrive2": {}, "drivefine": {"candidates": 1}}  # settings of both plans
 PANELS = 3
 MOVED_M = 0.3  # a bin of the codebook
-WIDTH, HEIGHT, TOP, BOTTOM, GAP = 300, 380, 74, 40, 12  # px
+WIDTH, HEIGHT, TOP, BOTTOM, GAP = 300, 380, 90, 40, 12  # px
 BEHIND_M, AHEAD_MIN_M, AHEAD_MAX_M, MARGIN_M = 8.0, 25.0, 70.0, 4.0
-DRAFT, AFTER, MOVED, ROAD, AGENT, EGO, INK = "#8b4fc9", "#2e9e5b", "#d38b06", "#dfe3e8", "#4f86d9", "#131820", "#1c2733"
+DRAFT, AFTER, MOVED, UNSAFE = "#8b4fc9", "#2e9e5b", "#d38b06", "#d0342c"
+ROAD, AGENT, EGO, INK = "#dfe3e8", "#4f86d9", "#131820", "#1c2733"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +61,8 @@ class Panel:
     after: Array  # (8, 3)
     changed: Array  # (8,) bool, waypoints with a replaced token
     scores: tuple[float, float]  # PDMS in percent
+    unsafe: Array  # (8,) bool, waypoints of the draft at fault in the forecast
+    verdict: str  # of the check
 
     @property
     def moved_m(self) -> float:
@@ -80,10 +86,27 @@ def panels(folder: Path, config: Config, network: Network, limit: int, errors: C
         rows = driving_scores.score_plans(
             scene.scored(vehicle=config.vehicle), {"draft": draft, "after": after}, config.scoring
         )
+        safety_context = PlannerContext(edited, network).safety_context(seen)
+        card = score(forecast_scene(safety_context), np.stack([draft, after]), config.scoring)
         changed = (first != last).reshape(network.layout.points, -1).any(axis=1)
-        panel = Panel(scene, draft, after, changed, (100 * rows["draft"][0], 100 * rows["after"][0]))
+        measured = 100 * rows["draft"][0], 100 * rows["after"][0]
+        panel = Panel(scene, draft, after, changed, measured, card.waypoint_safety[0] < 1.0, verdict(card))
         if panel.moved_m > MOVED_M:
             yield panel
+
+
+def verdict(card: ScoreCard) -> str:
+    """What the check says of the first plan of a card, and the scores in the forecast of it and the second."""
+    at_s = f"{WAYPOINT_TIMES_S[int(card.waypoint_safety[0].argmin())]:.1f} s"
+    faults = [
+        (card.dac[0] < 1.0, f"off the road after {at_s}"),
+        (card.nc[0] < 1.0, f"contact after {at_s}"),
+        (card.tlc[0] < 1.0, "runs a red light"),
+        (card.ttc[0] < 1.0, "less than 1 s to contact"),
+        (card.comfort[0] < 1.0, "uncomfortable"),
+    ]
+    fault = next((text for applies, text in faults if applies), f"progress {100 * card.ep[0]:.0f} %")
+    return f"check: {fault}; forecast {100 * card.score[0]:.0f}, after {100 * card.score[1]:.0f}"
 
 
 def drawing(panel: Panel, left: float) -> list[str]:
@@ -121,11 +144,13 @@ def drawing(panel: Panel, left: float) -> list[str]:
         out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}"/>' for x, y in pixels(points)]
     ring = f'r="6" fill="none" stroke="{MOVED}" stroke-width="2"'
     out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" {ring}/>' for x, y in pixels(panel.after[panel.changed])]
+    out += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{UNSAFE}"/>' for x, y in pixels(panel.draft[panel.unsafe])]
     before, after = panel.scores
     title = f"{scene.name}, {scene.family.replace('_', ' ')}"
     text = f"PDMS {before:.1f} before, {after:.1f} after; moved by up to {panel.moved_m:.1f} m"
-    out.append(f'<text x="{left}" y="{TOP - 24}" fill="{INK}" font-weight="bold">{title}</text>')
-    out.append(f'<text x="{left}" y="{TOP - 8}" fill="{INK}">{text}</text>')
+    out.append(f'<text x="{left}" y="{TOP - 40}" fill="{INK}" font-weight="bold">{title}</text>')
+    out.append(f'<text x="{left}" y="{TOP - 24}" fill="{INK}">{text}</text>')
+    out.append(f'<text x="{left}" y="{TOP - 8}" fill="{UNSAFE if panel.unsafe.any() else INK}">{panel.verdict}</text>')
     return out
 
 
@@ -143,7 +168,12 @@ def figure(found: list[Panel], title: str) -> str:
         clip = f'<clipPath id="p{place}"><rect x="{left}" y="0" width="{WIDTH}" height="{TOP + HEIGHT}"/></clipPath>'
         out += [clip, f'<g clip-path="url(#p{place})">', *drawing(panel, left), "</g>"]
     y, x = TOP + HEIGHT + 24, GAP
-    legend = {DRAFT: "plan of the draft", AFTER: "plan after the correction", MOVED: "waypoint with a replaced token"}
+    legend = {
+        DRAFT: "plan of the draft",
+        AFTER: "plan after the correction",
+        MOVED: "replaced token",
+        UNSAFE: "unsafe in the forecast",
+    }
     for colour, name in {**legend, ROAD: "drivable area", AGENT: "objects"}.items():
         out.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
         out.append(f'<text x="{x + 17}" y="{y}" fill="{INK}">{name}</text>')
