@@ -47,7 +47,7 @@ STEP_M = 0.1  # of stored distances
 SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
 ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and the FFNs of action tokens
     *("slot", "norm.", "heading_", "x_head", "y_head"),
-    *("goal_", "value_", "plan_value_", "refiner."),
+    *("goal_", "value_", "plan_value_", "refiner.", "critique_"),
 )
 
 
