@@ -14,7 +14,6 @@ from reflectdrive_ros.evaluation import driving_scores, privilege
 from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.planning import decoding_config, get_planner
 from reflectdrive_ros.planning.planner import PlannerContext
-
 from reflectdrive_ros.runtime.model_file import model_config
 from reflectdrive_ros.runtime.network import load_network
 
@@ -65,7 +64,9 @@ def test_its_edits_raise_the_score_of_its_plans_alone(network):
 
 
 def test_graphs_and_weights_plan_the_same(network):
-    in_torch = load_network(replace(model_config(str(FOLDER / "weights.safetensors"), None), threads=1), CONFIG.decoding)
+    in_torch = load_network(
+        replace(model_config(str(FOLDER / "weights.safetensors"), None), threads=1), CONFIG.decoding
+    )
     plans, _ = planned(CONFIG, network, with_objects, 4)
     expected, _ = planned(CONFIG, in_torch, with_objects, 4)
     for plan, other in zip(plans, expected, strict=True):
