@@ -134,7 +134,10 @@ def test_the_command_says_what_was_built_and_that_nothing_ran(folders, tmp_path,
 
 @pytest.mark.parametrize(
     "folder",
-    ["reflectdrive2_small/onnx", "reflectdrive2_small/int8", "drivefine_small/onnx", "reflexdiffusion_small/onnx"],
+    [
+        *("reflectdrive2_small/onnx", "reflectdrive2_small/int8", "reflectdrive2_scene/onnx"),
+        *("drivefine_small/onnx", "reflexdiffusion_small/onnx"),
+    ],
 )
 def test_the_shipped_graphs_are_built_as_they_are(folder):
     """The files that ONNX Runtime runs: the builder fixes the number of action sequences that they leave free."""
