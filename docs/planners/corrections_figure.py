@@ -1,13 +1,15 @@
 """Draws the first three scenes of a set in which a planner's own correction moved the plan by more than 0.3 m.
 
-    python docs/planners/corrections_figure.py --scenes val --model models/reflectdrive2_small/weights.safetensors
+    python docs/planners/corrections_figure.py --scenes DIR --model models/reflectdrive2_scene/onnx/card.json \\
+        --setting cameras.required=false
     python docs/planners/corrections_figure.py --scenes val --planner drivefine
 
 The first writes `corrections.svg` (AutoEdit), the second `refinements.svg` (the refinement expert). Each scene is
-planned twice from the initial state, without and with correction, with the privilege `objects` and without repair;
-drivefine plans one candidate. The scenes are taken in the order of the set; a plan moved if one of its waypoints did
-by more than the limit. Below the scores in the recorded future stands what the check says of the draft in the forecast
-(`planning.critique`): the waypoints at fault are red.
+planned twice from the initial state, without and with correction, with the privilege `objects`, without choice among
+candidates and variants and without repair; drivefine plans one candidate. The scenes are taken in the order of the set;
+a plan moved if one of its waypoints did by more than the limit. Of a network that reads a critique only drafts that are
+unsafe in the forecast are drawn. Below the scores in the recorded future stands what the check says of the draft in the
+forecast (`planning.critique`): the waypoints at fault are red.
 """
 
 from __future__ import annotations
@@ -72,11 +74,12 @@ class Panel:
 def panels(folder: Path, config: Config, network: Network, limit: int, errors: Console) -> Iterator[Panel]:
     """The scenes of a set whose plan moved, in the order of the set."""
     recipe = config.planner
-    settings = replace(getattr(config, recipe), repair=False, **ALONE[recipe])
+    config = replace(config, pipeline=replace(config.pipeline, select=False, vary=False, repair=False))
+    settings = replace(getattr(config, recipe), **ALONE[recipe])
     edited = replace(config, **{recipe: settings})
     unedited = replace(config, **{recipe: replace(settings, **UNCORRECTED[recipe])})
-    for scene in shards.read(folder, images=True, limit=limit, on_damage=errors.print):
-        seen = observe(scene, "objects")
+    for scene in shards.read(folder, images=config.cameras.required, limit=limit, on_damage=errors.print):
+        seen = observe(scene, "objects", with_vectors=True)
         with_edits, without = (
             driving_scores.plan_once(get_planner(one), seen, PlannerContext(one, network)) for one in (edited, unedited)
         )
@@ -91,7 +94,7 @@ def panels(folder: Path, config: Config, network: Network, limit: int, errors: C
         changed = (first != last).reshape(network.layout.points, -1).any(axis=1)
         measured = 100 * rows["draft"][0], 100 * rows["after"][0]
         panel = Panel(scene, draft, after, changed, measured, card.waypoint_safety[0] < 1.0, verdict(card))
-        if panel.moved_m > MOVED_M:
+        if panel.moved_m > MOVED_M and (panel.unsafe.any() or "critique" not in network.capabilities):
             yield panel
 
 
