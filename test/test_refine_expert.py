@@ -341,15 +341,15 @@ def test_candidates_are_the_draft_of_the_car_its_correction_and_variants_with_th
     with pool:
         batch = next(job.batches(0, 0, 1))
         net = train_state.initial_network(job.network, init, 0)
-        found = candidates_of(batch, net, pool, 4, np.random.default_rng(0))
-        again = pool.score(*batch.scenes, found.plans.astype(np.int64))[..., 0]
+        candidates = candidates_of(batch, net, pool, 4, np.random.default_rng(0))
+        again = pool.score(*batch.scenes, candidates.plans.astype(np.int64))[..., 0]
     decoding = replace(rollout.default_decoding(net.config.layout), edit_rounds=0)
     greedy = rollout.full_step(net, batch.inputs, decoding).rounds[decoding.draft_rounds - 1]
-    np.testing.assert_array_equal(found.plans[:, 0], greedy.actions[:, 0])
-    assert found.plans.shape == (4, 2 + 2 * 4 + len(VARIANT_SIZES), net.config.layout.length)
-    np.testing.assert_allclose(found.score, again, atol=1e-6)
-    assert found.critique.shape == (4, net.config.layout.points, CRITIQUE_CHANNELS)
-    assert found.score.std() > 0.0
+    np.testing.assert_array_equal(candidates.plans[:, 0], greedy.actions[:, 0])
+    assert candidates.plans.shape == (4, 2 + 2 * 4 + len(VARIANT_SIZES), net.config.layout.length)
+    np.testing.assert_allclose(candidates.score, again, atol=1e-6)
+    assert candidates.critique.shape == (4, net.config.layout.points, CRITIQUE_CHANNELS)
+    assert candidates.score.std() > 0.0
 
 
 def scored_job(sets, init):
@@ -366,6 +366,11 @@ def test_losses_of_the_generator_and_prompts_without_a_cache_are_refused():
         RefineTrainConfig(loss=LossConfig(goal=0.0, field=0.0, aux_perception=0.0))
     with pytest.raises(ConfigError, match=r"data\.prompt_cache must be true in train refine"):
         RefineTrainConfig(data=settings.DataConfig(masked_actions=1, perturbed_actions=0, draft_fraction=0.0))
+
+
+def test_a_teacher_whose_plans_train_nothing_is_refused(sets, init, tmp_path):
+    with pytest.raises(ConfigError, match="learns from scores, not from the plans of a --teacher"):
+        refine_run(sets, tmp_path / "run", init, "--teacher", str(init))
 
 
 def test_an_expert_of_more_layers_than_the_network_is_refused(sets, init, tmp_path):

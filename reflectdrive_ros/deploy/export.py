@@ -192,7 +192,7 @@ def describe_model(
         "capabilities": token_capabilities(
             config.layout,
             config.plan_value,
-            config.refine.layers > 0 and not config.critique,
+            config.refine.layers > 0,
             guidance,
             not config.layout.goal,
             "camera_dropout" in (trained.get("capabilities") or ()),

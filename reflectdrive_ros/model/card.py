@@ -357,7 +357,7 @@ def token_capabilities(
     optional = {
         "goals": bool(layout.goal),
         "plan_value": plan_value,
-        "refine": refine,
+        "refine": refine and not critique,  # an expert that reads a critique has the edits
         "guidance": guidance,
         "sampling": sampling,
         "camera_dropout": camera_dropout,

@@ -82,30 +82,30 @@ class CheckpointError(UserError):
 
 def save(net: TokenNet, path: str | Path, about: Mapping[str, Any], dtype: torch.dtype = torch.bfloat16) -> str:
     """Writes weights (as `dtype`) and card, atomically; returns the file's SHA-256."""
-    tensors, content = net.state_dict(), dataclasses.asdict(net.config)
-    return write_weights(tensors, net.config, FORMAT, content, {**_about(net), **about}, Path(path), dtype)
+    entries = _about(net)
+    return write_weights(net.state_dict(), FORMAT, entries["config"], {**entries, **about}, Path(path), dtype)
 
 
 def save_expert(net: TokenNet, base: Path, path: Path, about: Mapping[str, Any]) -> str:
     """As `save`, of the expert of a network alone; `base` is the weights file of the network that it plugs onto."""
     tensors = {name: value for name, value in net.state_dict().items() if name.startswith(EXPERT_PARAMETERS)}
     plugged_onto = {"file": os.path.relpath(base, path.parent), "sha256": sha256_of(base)}
-    content = {"config": dataclasses.asdict(net.config), "base": plugged_onto}
-    entries = {**_about(net), "base": plugged_onto, **about}
-    return write_weights(tensors, net.config, EXPERT_FORMAT, content, entries, path, torch.bfloat16)
+    entries = {**_about(net), "base": plugged_onto}
+    content = {name: entries[name] for name in ("config", "base")}
+    return write_weights(tensors, EXPERT_FORMAT, content, {**entries, **about}, path, torch.bfloat16)
 
 
 def base_of(path: Path) -> Path:
     """The weights file of the network that the expert in a file plugs onto; the file itself if it holds a network.
     Raises CheckpointError."""
-    metadata = read_tensors(path)[1]
+    metadata = read_metadata(path)
     return path.parent / _expert(path, metadata)["base"]["file"] if EXPERT_FORMAT in metadata else path
 
 
 def base_tensors(path: Path) -> dict[str, Tensor]:
     """Weights of the network that the expert in a file plugs onto; none if the file holds a network. Raises
     CheckpointError."""
-    metadata = read_tensors(path)[1]
+    metadata = read_metadata(path)
     if EXPERT_FORMAT not in metadata:
         return {}
     base = _expert(path, metadata)["base"]
@@ -114,7 +114,13 @@ def base_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _about(net: TokenNet) -> dict[str, Any]:
-    return {"kind": "token", "capabilities": weight_capabilities(net.config), "training_domain": RENDERED}
+    """Entries of the card of a network or of its expert."""
+    return {
+        "config": dataclasses.asdict(net.config),
+        "kind": "token",
+        "capabilities": weight_capabilities(net.config),
+        "training_domain": RENDERED,
+    }
 
 
 def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) -> list[str]:
@@ -122,7 +128,7 @@ def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) ->
     return token_capabilities(
         config.layout,
         config.plan_value,
-        config.refine.layers > 0 and not config.critique,
+        config.refine.layers > 0,
         True,
         True,
         camera_dropout=camera_dropout,
@@ -152,9 +158,8 @@ def random_net(path: str | Path, seed: int) -> TokenNet:
 def config_of(path: str | Path) -> TokenNetConfig:
     """The configuration in a weights file, or in a card of exported graphs. Raises CheckpointError."""
     path = Path(path)
-    return _config(
-        path, stored_config(path, FORMAT) if path.name == CARD else _config_text(path, read_tensors(path)[1])
-    )
+    of_graphs = path.name == CARD
+    return _config(path, stored_config(path, FORMAT) if of_graphs else _config_text(path, read_metadata(path)))
 
 
 def _config(path: Path, content: str) -> TokenNetConfig:
@@ -183,7 +188,6 @@ def _expert(path: Path, metadata: Mapping[str, str]) -> Any:
 
 def write_weights(
     tensors: Mapping[str, Tensor],
-    config: Any,
     format_name: str,
     described: Any,
     about: Mapping[str, Any],
@@ -205,7 +209,6 @@ def write_weights(
         "bytes": len(content),
         "parameters": sum(value.numel() for value in stored.values()),
         "dtype": str(dtype).removeprefix("torch."),
-        "config": dataclasses.asdict(config),
         **about,
     }
     for target, written in ((path, content), (path.parent / CARD, (json.dumps(card, indent=2) + "\n").encode())):
@@ -234,7 +237,7 @@ def config_text(path: Path, metadata: Mapping[str, str], format_name: str) -> st
 def stored_config(path: Path, format_name: str) -> str:
     """The configuration, as JSON, in a weights file or in a card of exported graphs. Raises CheckpointError."""
     if path.name != CARD:
-        return config_text(path, read_tensors(path)[1], format_name)
+        return config_text(path, read_metadata(path), format_name)
     try:
         return json.dumps(GraphCard.read(path).model["config"])
     except (GraphError, KeyError) as fault:
@@ -287,6 +290,15 @@ def open_safetensors(path: Path) -> Any:
     """
     open_limited(path, MODEL_BYTES).close()  # the library would block on a pipe without a writer
     return safe_open(path, "pt")
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a file, without its tensors. Raises CheckpointError."""
+    try:
+        with open_safetensors(path) as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError) as fault:
+        raise CheckpointError(f"{path} is not a safetensors file: {fault}") from None
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

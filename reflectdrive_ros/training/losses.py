@@ -295,14 +295,15 @@ def expected_goal_loss(log_probs: Tensor, score: Tensor) -> Tensor:
     return 1.0 - (log_probs.softmax(-1) * score).sum(-1).mean()
 
 
-def choice_loss(log_probs: Tensor, plans: Tensor, score: Tensor) -> Tensor:
-    """One minus the expected score of a choice among K plans (B, K, T) with scores (B, K), by their log-probabilities
-    (B, K) at the temperature that gives these the standard deviation SPREAD in every scene; equal plans count once.
+def choice_loss(log_probs: Tensor, distinct: Tensor, score: Tensor) -> Tensor:
+    """One minus the expected score of a choice among those of K plans that are `distinct_plans` (B, K), with scores
+    (B, K), by their log-probabilities (B, K) at the temperature that gives these the standard deviation SPREAD in every
+    scene.
 
     A network that is sure would choose the most probable plan alone, which has no gradient; one that is only made
     surer gains nothing.
     """
-    return expected_goal_loss(standardised(log_probs, distinct_plans(plans)), score)
+    return expected_goal_loss(standardised(log_probs, distinct), score)
 
 
 def distinct_plans(plans: Tensor) -> Tensor:

@@ -66,9 +66,10 @@ class RefineLosses(nn.Module):
         logits = net.refine(draft, keys_values, candidates.critique[:, None])
         editable = ops.editable_positions(net.config.layout, draft.device)
         log_probs = plan_log_probs(logits.log_softmax(-1), plans, editable.expand(len(plans), 1, -1))
+        distinct = distinct_plans(plans)
         losses = {
-            "edit": choice_loss(log_probs, plans, score),
-            "imitation": weighted_cross_entropy(log_probs, plans, score) / editable.sum(),
+            "edit": choice_loss(log_probs, distinct, score),
+            "imitation": weighted_cross_entropy(log_probs, distinct, score) / editable.sum(),
             "plan_value": score.new_zeros(()),
         }
         if self.config.plan_value:
@@ -84,10 +85,10 @@ class RefineLosses(nn.Module):
         return {"loss": total, **metrics, **{n: 100.0 * v.mean() for n, v in zip(PANEL, panel, strict=True)}}
 
 
-def weighted_cross_entropy(log_probs: Tensor, plans: Tensor, score: Tensor) -> Tensor:
-    """Mean over scenes of the cross-entropy with K plans (B, K, T) of log-probabilities (B, K), weighted by the softmax
-    of their scores (B, K) / TEMPERATURE; equal plans count once."""
-    weights = torch.where(distinct_plans(plans), score / TEMPERATURE, ops.EXCLUDED).softmax(-1)
+def weighted_cross_entropy(log_probs: Tensor, distinct: Tensor, score: Tensor) -> Tensor:
+    """Mean over scenes of the cross-entropy of log-probabilities (B, K) with those of K plans that are distinct (B, K),
+    weighted by the softmax of their scores (B, K) / TEMPERATURE."""
+    weights = torch.where(distinct, score / TEMPERATURE, ops.EXCLUDED).softmax(-1)
     return -(weights * log_probs).sum(-1).mean()
 
 

@@ -33,7 +33,7 @@ from ..model.token.ops import GoalRules
 from . import trainer
 from .edit_candidates import variants
 from .greedy import GreedyPlans, decode_greedily
-from .losses import Batch, Losses, choice_loss, expected_goal_loss, plan_log_probs
+from .losses import Batch, Losses, choice_loss, distinct_plans, expected_goal_loss, plan_log_probs
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
 from .settings import LossConfig, RlConfig, RlTrainConfig
@@ -113,7 +113,7 @@ class ScoreLosses(Losses):
             choice = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
             choice = torch.where(scored.valid, choice, ops.EXCLUDED)
             losses["decision"] = expected_goal_loss(choice, scored.goal_reward)
-        losses["draft"] = choice_loss(of_draft, scored.plans, scored.score)
+        losses["draft"] = choice_loss(of_draft, distinct_plans(scored.plans), scored.score)
         losses["anchor"] = supervised["loss"]
         total = losses["draft"] + config.decision * losses["decision"] + config.anchor * losses["anchor"]
         return {"loss": total, **{name: each.detach().float() for name, each in losses.items()}}

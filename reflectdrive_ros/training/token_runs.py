@@ -80,6 +80,8 @@ def train(
         network = replace(network, layout=replace(network.layout, edit_goal=bool(network.layout.goal)))
     if isinstance(config, RefineTrainConfig):
         assert init_from is not None
+        if sources.teacher is not None:
+            raise ConfigError("train refine learns from scores, not from the plans of a --teacher: leave it out")
         network = _refined_network(init_from, network, config)
     if pretrained_paths.any_given and init_from is not None:
         raise ConfigError(

@@ -34,7 +34,7 @@ def save(net: DenoiserNet, path: str | Path, about: Mapping[str, Any], dtype: to
     described = {"kind": "denoiser", "capabilities": [], "training_domain": RENDERED, **about}
     check_fields(described, DENOISER_HEAD)
     content = dataclasses.asdict(net.config)
-    return write_weights(net.state_dict(), net.config, FORMAT, content, described, Path(path), dtype)
+    return write_weights(net.state_dict(), FORMAT, content, {"config": content, **described}, Path(path), dtype)
 
 
 def load(path: str | Path, sha256: str) -> DenoiserNet:
