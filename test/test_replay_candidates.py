@@ -16,7 +16,7 @@ from shared import create_once
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.ros import bag as bags
-from reflectdrive_ros.ros import candidates, convert, outputs
+from reflectdrive_ros.ros import candidates, convert, outputs, plan_messages
 from reflectdrive_ros.ros.bag import BagReader, BagWriter, message_class
 from reflectdrive_ros.ros.candidates import CandidateMessage, CandidateMessages
 
@@ -50,7 +50,7 @@ def points_after(stamp_ns, drive, speed=1.0):
     ahead_m = np.interp(ahead_s, times_s, s_m) + last_mps * np.maximum(ahead_s - times_s[-1], 0.0)
     begin_m = np.interp(begin_s, times_s, s_m)
     ahead = geometry.sample(path, begin_m + speed * (ahead_m - begin_m))
-    points = np.zeros(len(TIMES_S), outputs.POINT)
+    points = np.zeros(len(TIMES_S), plan_messages.POINT)
     points["sec"], points["nanosec"] = np.divmod(np.rint(1e9 * TIMES_S).astype(np.int64), 1_000_000_000)
     points["x"], points["y"] = ahead[:, 0], ahead[:, 1]
     points["qz"], points["qw"] = np.sin(ahead[:, 2] / 2), np.cos(ahead[:, 2] / 2)
@@ -190,7 +190,7 @@ def test_the_score_in_the_recorded_future_has_the_road_of_the_map(tmp_path):
     empty, free_road = message_class(TYPE)(), predicted_objects(0.0)
     with BagWriter(tmp_path / "bag") as bag:
         bag.add_topic(ROUTE, "nav_msgs/msg/Path")
-        route = outputs.route_path(geometry.distinct_points(drive[1], 0.1), "map")
+        route = plan_messages.route_path(geometry.distinct_points(drive[1], 0.1), "map")
         bag.write(ROUTE, int(drive[0][0]), route)
         for message in messages:
             stamp_ns = convert.stamp_ns(message.header)
@@ -235,7 +235,7 @@ def test_a_trajectory_topic_is_one_candidate(replayed, tmp_path, behind):
             for row, metres in zip(passed, np.arange(-behind, 0), strict=True):
                 row["sec"], row["nanosec"] = 0, 0
                 row["x"], row["y"] = geometry.compose(ego, np.array([metres, 0.0, 0.0]))[:2]
-            content = outputs.trajectory_bytes(stamp_ns, np.concatenate([passed, points]), "map")
+            content = plan_messages.trajectory_bytes(stamp_ns, np.concatenate([passed, points]), "map")
             written.append(("/planning/trajectory", Trajectory(), content))
         return written
 
