@@ -51,7 +51,7 @@ class Stack:
     """A core that has received what a car sends: a standing car 28 m ahead of one that drives 8 m/s."""
 
     def __init__(self, objects=((28.0, 0.0, 0.0, 0.0, 4.5),), with_route=True, **settings):
-        self.core = CheckCore(config(**settings), lambda: 0.0)
+        self.core = CheckCore(config(**settings), lambda: 0.0, has_signal=outputs.HAS_TURN_INDICATOR)
         self.drive(NOW_S, objects, with_route)
 
     def drive(self, seconds, objects=None, with_route=True, **ego):

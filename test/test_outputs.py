@@ -11,6 +11,7 @@ from autoware_internal_planning_msgs.msg import (
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.serialization import deserialize_message, serialize_message
+from reflectdrive.msg import PlannerStatus
 from scenes import SECOND_NS, config
 from std_msgs.msg import String
 from unique_identifier_msgs.msg import UUID
@@ -212,7 +213,10 @@ def test_debug_arrays_are_flat_and_of_equal_length():
 
 def test_status_tells_verdict_source_and_reason():
     report = StepReport(stopping_plan(), Verdict.LATE, PlanSource.CARRIED, "the plan took 90 ms", {"plan": 90.0})
-    message = plan_messages.status(report, config(), "abc", 5, 0.05, 95.0)
+    status = plan_messages.status(report, config(), "abc", 5, 0.05, 95.0)
+    message = deserialize_message(plan_messages.status_bytes(status, 7, "map"), PlannerStatus)
+    assert (message.header.frame_id, message.header.stamp.nanosec) == ("map", 7)
+    assert (message.planner, message.step_kind) == (status.planner, status.step_kind)
     assert (message.verdict, message.source) == (message.VERDICT_LATE, message.SOURCE_CARRIED)
     assert (message.reason, message.sequence, message.model_sha256) == ("the plan took 90 ms", 5, "abc")
     assert message.time_received_to_published == 95.0

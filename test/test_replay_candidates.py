@@ -17,8 +17,9 @@ from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.ros import bag as bags
 from reflectdrive_ros.ros import candidates, convert, outputs, plan_messages
-from reflectdrive_ros.ros.bag import BagReader, BagWriter, message_class
+from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.candidates import CandidateMessage, CandidateMessages
+from reflectdrive_ros.ros.topics import message_class
 
 RECORDING, OBJECTS = "pandaset_002", 40
 CANDIDATES = "/planning/generator/foreign/candidate_trajectories"
@@ -164,17 +165,17 @@ def verdicts(numbers):
 
 def test_the_other_layout_of_the_message_gives_the_same_verdicts(replayed, tmp_path, monkeypatch):
     """Its type in the bag is not the installed one."""
-    definition = bags._definition
+    definition = bags.definition
 
     def other(name):
         text, digest = definition(name)
         return (text, "RIHS01_" + "0" * 64) if name == TYPE else (text, digest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bags, "_definition", other)
+        patch.setattr(bags, "definition", other)
         bag = short_bag(tmp_path / "other", RECORDING, with_candidates(not outputs.HAS_TURN_INDICATOR), 8.0, OBJECTS)
     with BagReader(bag) as reader, pytest.raises(bags.BagError, match="another version"):
-        list(reader.messages([CANDIDATES]))
+        reader.require_installed([CANDIDATES])
     code, numbers = checked(bag, tmp_path / "out", "--no-report")
     assert code == 0
     assert verdicts(numbers) == verdicts(replayed[0])

@@ -12,7 +12,7 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -62,7 +62,7 @@ class BagMessage:
     type_name: str
     received_ns: int  # when the recorder got it; the sensor's own stamp is inside
     data: bytes  # CDR
-    layouts: Callable[[str], cdr.StructLayout]  # by type name
+    layouts: Callable[[str], cdr.StructLayout] = field(compare=False, repr=False)  # by type name
 
     @property
     def layout(self) -> cdr.StructLayout:
@@ -403,9 +403,9 @@ class BagReader:
             raise BagError(
                 f"bag {self.path} has a definition of {type_name} that cannot be read ({_first_line(fault)})"
             ) from None
-        if field := definitions.lacking(layout):
+        if lacking := definitions.lacking(layout):
             raise BagError(
-                f"bag {self.path} was recorded with another version of {type_name}, without its field '{field}': "
+                f"bag {self.path} was recorded with another version of {type_name}, without its field '{lacking}': "
                 "record it with a version that has it"
             )
         return layout
