@@ -345,7 +345,7 @@ def test_a_machine_that_scores_differently_fails_the_self_test(tmp_path, capsys,
     monkeypatch.setattr(metrics, "COMFORT_HIGH", 0.5 * metrics.COMFORT_HIGH)
     code, numbers, shown = self_tested(tmp_path, capsys)
     assert (code, numbers["equal"]) == (1, False)
-    assert "different from the official scores" in shown
+    assert "DIFFERENT from the official scores" in shown
 
 
 def test_the_scenes_of_the_self_test_are_of_the_slice():
