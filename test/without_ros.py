@@ -8,17 +8,19 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-PROGRAM = """
-import contextlib, io, json, sys
-
-class Hidden:
+HIDDEN = """
+import sys
+class NoRos:
     def find_spec(self, name, path=None, target=None):
-        first = name.partition(".")[0]
-        if first in ("rclpy", "ament_index_python", "rosidl_parser", "builtin_interfaces", "reflectdrive") \\
-                or first.endswith("_msgs"):
+        first = name.split(".")[0]
+        if first in ("rclpy", "ament_index_python", "rosidl_parser", "builtin_interfaces", "reflectdrive") or (
+            first.endswith("_msgs")
+        ):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Hidden())
+sys.meta_path.insert(0, NoRos())
+"""
+PROGRAM = f"""{HIDDEN}
+import contextlib, io, json
 from reflectdrive_ros.__main__ import main
 
 answers = []
