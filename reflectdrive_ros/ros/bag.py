@@ -22,6 +22,7 @@ from rosbags.interfaces import MessageDefinition as Definition
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import TypesysError
 
+from ..core.messages import BadMessage
 from ..infra.documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
 from ..infra.errors import UserError
 from ..infra.files import open_limited, path_text
@@ -72,7 +73,10 @@ class BagMessage:
     def message(self) -> Any:
         """The message, its fields read on access. Raises BadMessage for bytes that are no such message, and BagError as
         `layout` does."""
-        return cdr.read(self.data, self.layout, definitions.ITEMS_MAX)
+        try:
+            return cdr.parse(self.data, self.layout, definitions.ITEMS_MAX)
+        except BadMessage as fault:
+            raise BadMessage(f"{len(self.data)} bytes are no {self.type_name}: {fault}") from None
 
 
 # --- message types ---------------------------------------------------------------------------------------------------

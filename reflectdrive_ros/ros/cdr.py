@@ -340,20 +340,27 @@ def _field_layout(kind: Any) -> Layout:
     raise TypeError(f"fields of type {type(kind).__name__} are not read")  # wide texts; no input has one
 
 
-def read(content: bytes, part: StructLayout, items_max: int) -> Any:
+def parse(content: bytes, part: StructLayout, items_max: int) -> Any:
     """The message of this layout in serialised bytes.
 
     `items_max`: limit of structures and texts in its sequences, which take 1 to 2 us each, those of nested sequences
-    included; structures of one fixed size, such as poses, are not counted. Raises BadMessage for bytes
-    that are not such a message, and TooLarge: one sentence.
+    included; structures of one fixed size, such as poses, are not counted. Raises BadMessage with what is wrong with
+    bytes that are not such a message, and TooLarge: one sentence.
     """
+    source = Buffer(content, items_max)
+    spare = source.size - part.end(source, 0)
+    if spare > PADDING_MAX:
+        raise BadMessage(f"{spare} bytes are left")
+    return Message(part, source, 0)
+
+
+def read(content: bytes, part: StructLayout, items_max: int) -> Any:
+    """As `parse`, of a message from a topic; a BadMessage says what to do."""
     try:
-        source = Buffer(content, items_max)
-        spare = source.size - part.end(source, 0)
-        if spare > PADDING_MAX:
-            raise BadMessage(f"{spare} bytes are left")
+        return parse(content, part, items_max)
     except TooLarge:
         raise
     except BadMessage as fault:
-        raise BadMessage(f"{len(content)} bytes are no {part.name}: {fault}") from None
-    return Message(part, source, 0)
+        raise BadMessage(
+            f"{len(content)} bytes are no {part.name}: {fault}: send this type, in the version that is installed here"
+        ) from None
