@@ -412,7 +412,7 @@ def test_a_wheel_scores_and_evaluates_on_a_machine_without_ros(without_ros, tmp_
     driven = run_alone(program, *words)
     assert driven.returncode == 0, driven.stderr
     assert json.loads((tmp_path / "eval.json").read_text())["scenes"] > 0
-    tracks = ("eval", "--scenes", data / "real_tracks", "--limit", 2, "--planner", "constant_velocity")
+    tracks = ("eval", "--scenes", data / "real_tracks", "--planner", "constant_velocity")
     assert run_alone(program, *tracks).returncode == 0
     tested = run_alone(program, "score", "--self-test", "--json", tmp_path / "self_test.json")
     assert (tested.returncode, json.loads((tmp_path / "self_test.json").read_text())["equal"]) == (0, True)
