@@ -198,13 +198,13 @@ def test_graphs_of_a_scene_network_write_the_tokens_of_torch(tmp_path):
     np.testing.assert_array_equal(plans, expected_plans)
     critique = critiques_of(torch.from_numpy(plans)[None])[0].numpy()
     for each, context in ((graphs, graphs.prefill(inputs)), (eager, eager.prefill(inputs))):
-        ids, confidence = each.edit(context, plans, critique)
-        one, _ = each.edit(context, plans[:1], critique[:1])
+        ids, confidence = each.refine(context, plans, critique)
+        one, _ = each.refine(context, plans[:1], critique[:1])
         np.testing.assert_array_equal(ids[:1], one)
-        expected_ids, sure = eager.edit(expected.context, plans, critique)
+        expected_ids, sure = eager.refine(expected.context, plans, critique)
         np.testing.assert_array_equal(ids, expected_ids)
         np.testing.assert_allclose(confidence, sure, atol=1e-5)
-    assert not np.array_equal(expected_ids, eager.edit(expected.context, plans, 0.0 * critique)[0])
+    assert not np.array_equal(expected_ids, eager.refine(expected.context, plans, 0.0 * critique)[0])
 
 
 def drafted(network, inputs):

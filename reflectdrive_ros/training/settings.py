@@ -15,6 +15,7 @@ from ..model.denoiser.net import DenoiserNetConfig
 from ..model.token.net import (
     TokenNetConfig,
     base_config,
+    drivefine_scene_config,
     drivefine_small_config,
     scene_small_config,
     small_config,
@@ -25,6 +26,7 @@ NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
     "drivefine_small": lambda: drivefine_small_config(features.WORDS),
+    "drivefine_scene": lambda: drivefine_scene_config(features.WORDS),
     "scene_small": lambda: scene_small_config(features.WORDS),
 }
 
@@ -155,6 +157,7 @@ class RlConfig:
     goals: int = setting(4, "goals per scene whose plans are scored: the most probable one and others at random", 1, 8)
     variants: int = setting(16, "pairs of smooth variants of the most probable goal's plan", 1, 256)
     decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
+    imitation: float = setting(0.0, "weight of the cross-entropy with the plans, weighted by their scores", 0.0, 100.0)
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
 
 
