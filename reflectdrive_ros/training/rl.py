@@ -34,7 +34,6 @@ from . import trainer
 from .edit_candidates import variants
 from .greedy import GreedyPlans, decode_greedily
 from .losses import Batch, Losses, choice_loss, distinct_plans, expected_goal_loss, plan_log_probs
-from .refine import weighted_cross_entropy
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
 from .settings import LossConfig, RlConfig, RlTrainConfig
@@ -42,7 +41,7 @@ from .token_job import TokenJob
 from .train_state import Progress
 from .trainer import Clock, Reporter, Trainer
 
-METRICS = ("draft", "imitation", "decision", "anchor")
+METRICS = ("draft", "decision", "anchor")
 PANEL = (*(f"reward_{name}" for name in REWARDS), "best")
 COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
 
@@ -114,12 +113,9 @@ class ScoreLosses(Losses):
             choice = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
             choice = torch.where(scored.valid, choice, ops.EXCLUDED)
             losses["decision"] = expected_goal_loss(choice, scored.goal_reward)
-        distinct = distinct_plans(scored.plans)
-        losses["draft"] = choice_loss(of_draft, distinct, scored.score)
-        losses["imitation"] = weighted_cross_entropy(of_draft, distinct, scored.score) / layout.length
+        losses["draft"] = choice_loss(of_draft, distinct_plans(scored.plans), scored.score)
         losses["anchor"] = supervised["loss"]
-        total = losses["draft"] + config.imitation * losses["imitation"]
-        total = total + config.decision * losses["decision"] + config.anchor * losses["anchor"]
+        total = losses["draft"] + config.decision * losses["decision"] + config.anchor * losses["anchor"]
         return {"loss": total, **{name: each.detach().float() for name, each in losses.items()}}
 
 

@@ -157,7 +157,6 @@ class RlConfig:
     goals: int = setting(4, "goals per scene whose plans are scored: the most probable one and others at random", 1, 8)
     variants: int = setting(16, "pairs of smooth variants of the most probable goal's plan", 1, 256)
     decision: float = setting(1.0, "weight of the goal decision's loss", 0.0, 100.0)
-    imitation: float = setting(0.0, "weight of the cross-entropy with the plans, weighted by their scores", 0.0, 100.0)
     anchor: float = setting(0.1, "weight of the supervised losses on the expert's plan", 0.0, 100.0)
 
 
@@ -167,8 +166,8 @@ class TrainConfig:
 
     network: str = setting(
         "small",
-        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens; scene_small: "
-        "2.6 M, reads the map and objects in place of images; base: 621 M, from public weights",
+        "small: 7.8 M parameters, trains on a CPU; scene_small: 2.6 M, reads the map and objects in place of images; "
+        "drivefine_small, drivefine_scene: the same with DriveFine's tokens; base: 621 M, from public weights",
     )
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)
