@@ -122,6 +122,7 @@ function drawBev() {
   paintRibbon(pen, frame);
   paintAgents(pen, frame.agents);
   pen.line(future, colours["--ink"], 1.6, [1, 5]);
+  for (const other of frame.others || []) pen.line([frame.ego, ...other.map(p => outOf(frame.ego, p[0], p[1]))], colours["--bad"], 2, [6, 5]);
   paintPlan(pen, frame);
   if (frame.draft) paintDraft(pen, frame.ego, frame.draft, frame.corrections);
   paintCar(pen, frame.ego);
@@ -153,7 +154,8 @@ function legend() {
   const add = (name, colour, border) => { const s = element("span", box, name); s.style.setProperty("--c", colour); if (border) s.style.setProperty("--b", border); };
   if (world) add("road", "var(--asphalt)", "1px solid var(--line)");
   if (data.routes.length) add("route", "color-mix(in srgb, var(--accent) 25%, transparent)", "1px dashed var(--accent)");
-  if (data.driven.p.length) add("driven path", "var(--faint)");
+  if (data.driven.p.length) add("driven path, dotted what follows", "var(--faint)");
+  if (frames.some(f => f.others)) add("candidate, not published", "var(--bad)");
   if (frames.some(f => f.draft)) { DRAFT_LEGEND.forEach(entry => add(...entry)); add("plan, coloured by speed", `rgb(${RAMP[3]})`); }
   KINDS.forEach(([name, colour], kind) => { if (seen.has(kind)) add(name, colour + "55", "1px solid " + colour); });
   if (!box.children.length) box.hidden = true;

@@ -35,7 +35,6 @@ from .record import (
     ReplayFrame,
     ReplayRecord,
     interpolate_driven_path,
-    no_alternatives,
     stage_times,
 )
 from .recorded_world import (
@@ -166,7 +165,7 @@ class ReplayChunks:
         self._count(replace(path, frames=frames), sightings)
         self._plans += len(frames)
         for frame in frames:
-            self._frames.add(replace(frame, alternatives=no_alternatives()))
+            self._frames.add(frame)
 
     def _count(self, chunk: ReplayRecord, sightings: Sequence[ObjectSighting]) -> None:
         scores: dict[str, Array] = {}
