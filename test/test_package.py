@@ -45,7 +45,8 @@ PYTHON = {
 # extras of setup.cfg: training, export, the proving ground; the node itself needs none of them
 OPTIONAL = {"torch", "torchvision", "onnx", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
 OPTIONAL |= {"libsumo", "sumolib", "traci", "ml_dtypes", "onnx_ir", "onnxscript", "triton"}
-OPTIONAL |= {"carla_driver_interface", "grpc", "google", "navsim", "nuplan", "pyarrow", "ray", "upath", "fsspec"}
+OPTIONAL |= {"carla_driver_interface", "alpasim_driver", "grpc", "google", "navsim", "nuplan", "pyarrow"}
+OPTIONAL |= {"ray", "upath", "fsspec"}
 
 
 def imported():
