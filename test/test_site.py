@@ -124,7 +124,7 @@ def test_the_site_opens_from_disk_and_its_search_finds_pages(site, tmp_path):
 
 # --- drives ----------------------------------------------------------------------------------------------------------
 
-DRIVE = gallery.Drive("test", "A turn", "A car turns left.", ("demo",), gallery.is_near)
+DRIVE = gallery.Drive("test", "A turn", "A car turns left.", ("demo",), gallery.is_busy)
 
 
 @pytest.fixture
@@ -149,8 +149,9 @@ def test_a_page_is_made_small_by_its_images_alone_and_says_what_it_shows(report)
 
 
 def test_the_page_opens_at_the_plan_that_shows_most():
-    near = {"ego": [0, 0, 0], "agents": [[3, 4, 0, 4, 2, 1], [30, 0, 0, 4, 2, 1]]}
-    assert gallery.is_near(near) == 1.0
+    near = {"v": 5.0, "ego": [0, 0, 0], "agents": [[3, 4, 0, 4, 2, 1], [30, 0, 0, 4, 2, 1]]}
+    assert gallery.is_busy(near) == 1.0
+    assert gallery.is_busy({**near, "v": 0.0}) == 0.0
     assert (
         gallery.is_corrected({"corrections": [[1, 3, "y", 0.0, 0.6, 0.1, 0.7], [1, 4, "heading", 0, 9, 0, 1]]}) == 0.6
     )
@@ -168,6 +169,12 @@ def test_a_free_planner_speeds_up_as_far_as_bends_allow():
     circle = 10.0 * np.stack([np.sin(angles), 1.0 - np.cos(angles)], axis=-1)
     slow = np.diff(gallery.free_drive(circle, 5.0, 4.0), prepend=5.0) / 0.1
     assert slow[-1] == pytest.approx(np.sqrt(gallery.OTHER_LATERAL_MPS2 * 10.0), rel=0.05)
+
+
+def test_a_replay_with_a_map_shows_the_road_near_the_drive(tmp_path):
+    near, distant = driven(np.arange(0, 4, 0.5))[:, :2], driven(0.0)[:2] + np.array([[900.0, 0], [910, 0], [910, 9]])
+    write_report(record([frame(1.0, EIGHT_S)], road=(near, distant)), tmp_path / "report.html")
+    assert [len(ring) for ring in embedded(tmp_path / "report.html")["road"]] == [8]
 
 
 def test_candidates_that_are_not_published_are_drawn(tmp_path):

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..core import geometry
 from ..core.config import Config
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
@@ -196,6 +197,7 @@ class ReplayChunks:
             driven_path=np.zeros((0, 3)),
             driven_stamps_ns=np.zeros(0, np.int64),
             vehicle=self._config.vehicle,
+            road=[] if self._map is None else [geometry.outer_ring(polygon) for polygon in self._map.road],
         )
 
     @cached_property

@@ -78,7 +78,8 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         },
         "road_height": record.road_height_m,
         "routes": _routes(record, begin),
-        "world": None if record.drive is None else _world(record, record.drive, numbers, begin),
+        "road": [_round(ring, 2) for ring in _rings(record) if _near(record.driven_path, ring)],
+        "world": None if record.drive is None else _world(record.drive, numbers, begin),
         "driven": {
             "t": _round((record.driven_stamps_ns - begin) * 1e-9, 3),
             "p": _round(record.driven_path, 3),
@@ -95,9 +96,13 @@ def _routes(record: ReplayRecord, begin_ns: int) -> list[Any]:
     return [[round((stamp_ns - begin_ns) * 1e-9, 3), _round(route[:, :2], 2)] for stamp_ns, route in routes]
 
 
-def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
+def _rings(record: ReplayRecord) -> Sequence[Array]:
+    """Outlines of the road, of the world that was driven in or else of the map; none without either."""
+    return record.road if record.drive is None else record.drive.rings
+
+
+def _world(drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
     return {
-        "rings": [_round(ring, 2) for ring in drive.rings if _near(record.driven_path, ring)],
         "scores": [
             [round((stamp - begin_ns) * 1e-9, 3), round(score, 4)]
             for stamp, score in zip(drive.score_stamps_ns.tolist(), drive.scores.tolist(), strict=True)

@@ -35,6 +35,7 @@ from reflectdrive_ros.ros.bag import BagReader, BagWriter
 ROOT = Path(__file__).resolve().parents[2]
 GALLERY = Path("out", "gallery")  # of ROOT, as in the commands that the pages show
 TOWNS = Path(".venv", "judges", "py123d", "parser", "opendrive", "carla_maps")
+MOVING_MPS = 2.0
 PAGE_MAX_BYTES = 3_000_000
 IMAGE_SIZES = ((400, 70), (320, 60), (240, 50))  # width in px and JPEG quality, the first that fits
 WINDOW = (1400, 1300)  # px
@@ -57,10 +58,11 @@ class Drive:
     weight: Callable[[dict[str, Any]], float]
 
 
-def is_near(frame: dict[str, Any]) -> float:
-    """The more road users within 25 m, the more is to be seen."""
+def is_busy(frame: dict[str, Any]) -> float:
+    """Road users within 25 m of the moving car."""
     x, y, _ = frame["ego"]
-    return sum(float(np.hypot(agent[0] - x, agent[1] - y) < 25.0) for agent in frame["agents"])
+    near = sum(float(np.hypot(agent[0] - x, agent[1] - y) < 25.0) for agent in frame["agents"])
+    return near if frame["v"] > MOVING_MPS else 0.0
 
 
 def is_corrected(frame: dict[str, Any]) -> float:
@@ -84,21 +86,21 @@ DRIVES = (
         "A generated town",
         "ReflectDrive-2 drives by three rendered cameras; the traffic reacts to it.",
         ("demo", "--seconds", "15"),
-        is_near,
+        is_busy,
     ),
     Drive(
         "foreign",
         "A town of CARLA",
         "The same network on the roads of an OpenDRIVE file, Town03.",
         ("demo", "--seconds", "15", "--seed", "8", "--map", str(TOWNS / "Town03.xodr.gz")),
-        is_near,
+        is_busy,
     ),
     Drive(
         "recording",
         "A real recording",
-        "PandaSet sequence 002 through the real node, planned by the rule-based `route_follower`.",
-        ("demo", "--recording"),
-        is_near,
+        "PandaSet sequence 002, replayed; the planner is the rule-based route_follower.",
+        ("replay", str(GALLERY / "pandaset_002"), "--planner", "route_follower"),
+        is_busy,
     ),
     Drive(
         "reflection",
@@ -149,8 +151,10 @@ def make(drive: Drive, chromium: str | None) -> None:
                 "gallery: the candidates are written into the bag of the drive reflection: make that first"
             )
         write_other_planner(ROOT / GALLERY / "reflection" / "world", ROOT / GALLERY / "other_planner")
+    if drive.name == "recording":
+        reflectdrive("make-bag", "pandaset_002", str(GALLERY / "pandaset_002"), "--force")
     command = [*drive.words, "--out", str(folder)]
-    subprocess.run([sys.executable, "-m", "reflectdrive_ros", *command], cwd=ROOT, check=True)
+    reflectdrive(*command)
     page = ROOT / folder / "report.html"
     content, plan = shrink(page.read_text(encoding="utf-8"), drive)
     page.write_text(content, encoding="utf-8")
@@ -160,6 +164,10 @@ def make(drive: Drive, chromium: str | None) -> None:
     entry["command"] = " ".join(["reflectdrive", *command])
     (ROOT / folder / "entry.json").write_text(json.dumps(entry) + "\n", encoding="utf-8")
     print(f"{drive.name}: {len(content) / 1e6:.1f} MB")
+
+
+def reflectdrive(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "reflectdrive_ros", *words], cwd=ROOT, check=True)
 
 
 def shrink(page: str, drive: Drive, size_max: int = PAGE_MAX_BYTES) -> tuple[str, int]:
