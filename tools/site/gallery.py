@@ -112,7 +112,7 @@ DRIVES = (
     Drive(
         "candidate",
         "A repaired candidate of another planner",
-        "Another planner speeds up and sees nobody (dashed); the check brakes its plans for the traffic.",
+        "Another planner speeds up and sees nobody (dashed); the check repairs its plans.",
         (
             *("replay", str(GALLERY / "other_planner"), "--candidates", OTHER_PLANNER),
             *("--setting", "inputs.drivable_type=map"),
