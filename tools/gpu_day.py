@@ -31,7 +31,7 @@ MINUTES = 12.0
 
 @dataclass(frozen=True)
 class Step:
-    """One command of the package. `expected_s` is what it takes on a data-centre GPU: with less left it does not start."""
+    """One command of the package. `expected_s` is the time that it takes on a data-centre GPU; it needs as much."""
 
     name: str
     words: tuple[str, ...]

@@ -2,8 +2,8 @@
 
 The driver finds it by the entry point `reflectdrive` of the group `alpasim.models`, and the folder `alpasim_configs` by
 that of `alpasim.configs`: its files place AlpaSim's cameras as the network's and rectify their images to its lenses,
-because a model receives no calibration. A model receives no route and no session either: it plans each step from scratch, with
-the command alone (privilege `words`). `reflectdrive serve --egodriver` has all three.
+because a model receives no calibration. A model receives no route and no session either: each step is planned from
+scratch, with the command alone (privilege `words`). `reflectdrive serve --egodriver` has all three.
 
 This module needs `alpasim_driver`.
 """
