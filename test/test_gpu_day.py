@@ -19,6 +19,7 @@ sys.modules["gpu_day"] = gpu_day
 SPEC.loader.exec_module(gpu_day)
 
 
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # of ONNX's reference, which the simulation uses
 @pytest.mark.timeout(900)  # it exports, builds and loads a network five times: half a minute on a quiet machine
 def test_engines_are_built_timed_and_compared_on_a_simulated_driver(tiny_model, trt, tmp_path, capsys):  # noqa: F811
     """Torch finds no GPU here, so its steps have a reason. The simulated engines compute float32 faster than bf16."""
