@@ -7,7 +7,8 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-avx2 sanitize test-tensorrt test-cluster doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 sanitize test-tensorrt test-cluster doctor lint audit format bench clean train \
+	gallery site gpu-day
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
@@ -28,6 +29,8 @@ help:
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
 	@echo "make generated  files made from the code: schema, parameters, topics, diagnostics, security policy"
+	@echo "make gpu-day    engines, parity, step times, CUDA modes and the cost of lite steps on an NVIDIA GPU, 12 minutes"
+	@echo "make site       the documentation as pages in out/site, with the drives of make gallery; opens from disk"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
 
@@ -89,6 +92,22 @@ format: setup
 
 bench: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive bench node $(ARGS)
+
+# on a machine with an NVIDIA GPU and TensorRT, 12 minutes at most
+gpu-day: setup
+	@cd "$(ROOT)" && $(BIN)/python tools/gpu_day.py $(ARGS)
+
+# five drives with screenshots, some minutes; ARGS names those to make again: make gallery ARGS=town
+gallery: setup judges
+	@cd "$(ROOT)" && $(BIN)/python tools/site/gallery.py $(ARGS)
+
+# beside the virtual environment's packages, like the parser of NVIDIA; fetches 20 MB
+MKDOCS := .venv/site
+site: setup
+	@cd "$(ROOT)" && { test -f out/gallery/gallery.json || $(MAKE) --no-print-directory gallery; }
+	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --require-hashes --target $(MKDOCS) -r tools/requirements-site.lock
+	@cd "$(ROOT)" && NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(MKDOCS) $(BIN)/python -m mkdocs build -q -f tools/site/mkdocs.yml
+	@echo "open $(ROOT)/out/site/index.html"
 
 clean:
 	cd "$(ROOT)" && rm -rf .venv build install log out .pytest_cache .mypy_cache .ruff_cache .hypothesis

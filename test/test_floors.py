@@ -61,6 +61,7 @@ ONLY_IN = {
     "ray": ("infra.cluster",),
     "pyarrow": ("data",),
     "carla_driver_interface": ("egodriver",),
+    "alpasim_driver": ("egodriver",),
     "grpc": ("egodriver",),
 }
 
