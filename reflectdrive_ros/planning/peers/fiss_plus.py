@@ -1,0 +1,268 @@
+"""FISS+ of `fiss-planner` 1.0.0 (Apache-2.0): a search among Frenet trajectories, with lane changes and fallbacks.
+
+S. Sun, J. Chen, J. Sun, C. Yuan, Y. Li, T. Zhang, M. H. Ang: FISS+: Efficient and Focused Trajectory Generation and
+Refinement Using Fast Iterative Search and Sampling Strategy (IROS 2023).
+
+Its `LocalPlanner` drives with its default settings, those of its ROS 2 node. Of ours are the vehicle's dimensions and
+steering, the speed limit with lower ones ahead, the goal, and what all planners are given: the route, its lanes, the
+forecast of the others, and the stop lines that are closed. It knows no drivable space; its road edge is that of the
+lanes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ...core import geometry, kinematics
+from ...core.config import VehicleConfig
+from ...core.domain import PLAN_DT_S, AgentKind, Array, FactorKind, LanePolylines, Observation, Trajectory
+from ...scoring.limits import RouteLimits
+from ...scoring.safety import SafetyContext
+from ..candidates import Candidates, GeneratorSpec, of_trajectories
+from ..planner import PlannerContext, PlannerState, PlanningError
+from ..postprocess.waypoints import HORIZON_S
+
+PACKAGE = "fiss_planner"
+FORECAST_S = 5.5  # half a second more than its longest trajectory, as in its own adapters
+STATION_M = 1.0  # between points of lanes, as its corridor has them
+SEGMENT_M = 10.0  # length of the lanes that the route is cut into; a neighbour exists for a whole one or not at all
+LANE_WIDTH_M = 3.5  # where it is unknown: its own default
+SAME_LANE = 0.75  # of the width: a lane whose centre is this close to the route is the route's
+NEXT_LANE = 1.25  # likewise a neighbour
+REBUILD_M = 40.0  # a road is used for this far; a new one begins without the previous plan
+COMPARED_M = 100.0  # a route that leaves the road within this distance is another ..
+OTHER_ROUTE_M = 0.5  # .. by this much
+STOP_LINE_M = 1.0  # length of the box that stands for a closed stop line, as FISS+ places it
+SLOWEST_MPS = 0.01  # a desired speed of 0 means its default
+STEERS_MPS = 1.0  # slower cars have no curvature
+
+
+@dataclass(frozen=True, eq=False)
+class Road:
+    """Memory between steps: FISS+ on a road. The object `planner` changes at each step."""
+
+    planner: Any  # LocalPlanner
+    route: Array  # (L, 3) of the road, map frame
+    start_m: float  # where on it the car was when the road was built
+
+
+def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
+    """Its trajectory, extended at its last speed to HORIZON_S. Raises PlanningError where there is no route, and where
+    the car is on none of its lanes."""
+    vehicle = planner_context.config.vehicle
+    safety_context = planner_context.safety_context(observation)
+    if safety_context.route_line is None:
+        raise PlanningError("the route is empty: send a route with at least two different points")
+    fiss = importlib.import_module(PACKAGE)
+    map_from_ego = observation.ego.map_from_ego
+    route = geometry.compose(map_from_ego, safety_context.route_line)
+    road = state.memory
+    if not isinstance(road, Road) or is_another(road, route, map_from_ego):
+        local_planner = new_local_planner(fiss, vehicle, planner_context.config.guard.max_speed_mps)
+        lanes, ids = road_map(fiss, route, lane_bounds(safety_context.route_line, observation.route_lanes))
+        local_planner.set_map(lanes, ids)
+        road = Road(local_planner, route, along_m(route, map_from_ego))
+    result = road.planner.step(
+        1e-9 * observation.stamp_ns,
+        ego_state(fiss, observation, vehicle),
+        obstacles(fiss, safety_context),
+        desired_speed(observation, safety_context.limits),
+    )
+    if not len(result.trajectory):
+        raise PlanningError("FISS+ has no plan: the vehicle is on no lane of the route")
+    centres = geometry.transform_points(geometry.invert(map_from_ego), centre_points(fiss, result))
+    poses = rear_axle_poses(centres, vehicle.rear_axle_to_center_m)
+    return replace(of_trajectories((Trajectory(poses, PLAN_DT_S),)), memory=road)
+
+
+def new_local_planner(fiss: Any, vehicle: VehicleConfig, max_speed_mps: float) -> Any:
+    """Its defaults, for this vehicle."""
+    config = fiss.LocalPlannerConfig()
+    config.planner.collision.ignore_rear_in_lane = True  # of its ROS 2 node and its simulations: followers react
+    dimensions = fiss.VehicleParams()
+    dimensions.length, dimensions.width = vehicle.length_m, vehicle.width_m
+    dimensions.wheelbase, dimensions.rear_axle_to_center = vehicle.wheel_base_m, vehicle.rear_axle_to_center_m
+    dimensions.max_steer, dimensions.max_speed = vehicle.max_steering_rad, max_speed_mps
+    return fiss.LocalPlanner(config, dimensions)
+
+
+def along_m(route: Array, map_from_ego: Array) -> float:
+    """Distance of a car along a route (L, 3), both in the map frame."""
+    return float(geometry.project(route, map_from_ego[None, :2])[0][0])
+
+
+def is_another(road: Road, route: Array, map_from_ego: Array) -> bool:
+    """Whether a route (L, 3), map frame, needs a new road: the old one is nearly driven, or leads elsewhere."""
+    if along_m(road.route, map_from_ego) - road.start_m > REBUILD_M:
+        return True
+    ahead_m = along_m(route, map_from_ego) + np.arange(0.0, COMPARED_M, 2.0)
+    points = geometry.sample(route, np.minimum(ahead_m, geometry.arc_lengths(route)[-1]))[:, :2]
+    at_m, offsets_m = geometry.project(road.route, points)
+    away_m = np.hypot(*(geometry.sample(road.route, at_m)[:, :2] - points).T)  # beyond the end, too
+    return bool((np.maximum(np.abs(offsets_m), away_m) > OTHER_ROUTE_M).any())
+
+
+# --- the road ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LaneBounds:
+    """Edges of three lanes at S stations along a route, in metres to its left; NaN where there is no neighbour."""
+
+    along_m: Array  # (S,)
+    edges_m: Array  # (3, 2, S) left and right edge of the route's own lane, of its left and of its right neighbour
+
+
+def lane_bounds(route: Array, lanes: LanePolylines | None) -> LaneBounds:
+    """Of a route (L, 3) and the lanes of its roads, both in the ego frame; LANE_WIDTH_M where none is known."""
+    length_m = geometry.arc_lengths(route)[-1]
+    stations_m = np.linspace(0.0, length_m, max(round(length_m / STATION_M), 1) + 1)
+    pieces = np.zeros((0, 0, 2)) if lanes is None else lanes.points[lanes.valid]
+    widths_m = np.zeros(0) if lanes is None else lanes.widths_m[lanes.valid]
+    centres_m = np.full((len(pieces), len(stations_m)), np.nan)
+    for row, points in enumerate(pieces):
+        at_m, offsets_m = geometry.project(route, points)
+        inside = (at_m > 0.0) & (at_m < length_m)
+        if inside.sum() >= 2 and (np.diff(at_m[inside]) > 0.0).all():
+            centres_m[row] = np.interp(stations_m, at_m[inside], offsets_m[inside], left=np.nan, right=np.nan)
+    share = centres_m / widths_m[:, None]
+    own = np.abs(share) < SAME_LANE
+    half_m = 0.5 * np.broadcast_to(widths_m[:, None], share.shape)
+    edges_m = np.full((3, 2, len(stations_m)), np.nan)
+    edges_m[0, 0] = filled(np.where(own, centres_m + half_m, -np.inf).max(axis=0, initial=-np.inf), LANE_WIDTH_M / 2)
+    edges_m[0, 1] = filled(np.where(own, centres_m - half_m, np.inf).min(axis=0, initial=np.inf), -LANE_WIDTH_M / 2)
+    for index, side in ((1, 1.0), (2, -1.0)):
+        beside = (side * share >= SAME_LANE) & (side * share < NEXT_LANE)
+        if not beside.any():
+            continue
+        nearest = np.where(beside, np.abs(share), np.inf).argmin(axis=0), np.arange(len(stations_m))
+        edges_m[index] = np.where(
+            beside[nearest], [(centres_m + half_m)[nearest], (centres_m - half_m)[nearest]], np.nan
+        )
+    return LaneBounds(stations_m, edges_m)
+
+
+def filled(edge_m: Array, default_m: float) -> Array:
+    """(S,) interpolated where infinite; the default where all are."""
+    finite = np.isfinite(edge_m)
+    if not finite.any():
+        return np.full(len(edge_m), default_m)
+    return np.interp(np.arange(len(edge_m)), np.flatnonzero(finite), edge_m[finite])
+
+
+def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int]]:
+    """A `RoadMap` of the route (L, 3), map frame, and its neighbours, cut into SEGMENT_M; and the ids of all lanes.
+    All are of the route: it may be driven on each as far as it goes."""
+    line = geometry.sample(route, bounds.along_m)
+    across = np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
+    every, last = round(SEGMENT_M / STATION_M), len(line) - 1
+    cuts = [*range(0, max(last - every // 2, 1), every), last]
+    exists = {
+        (lane, index): not np.isnan(bounds.edges_m[lane, :, start : end + 1]).any()
+        for lane in range(3)
+        for index, (start, end) in enumerate(itertools.pairwise(cuts))
+    }
+    ids = {key: key[0] * len(cuts) + key[1] for key, is_there in exists.items() if is_there}
+    result = fiss.RoadMap()
+    for (lane, index), key in ids.items():
+        part = slice(cuts[index], cuts[index + 1] + 1)
+        left_m, right_m = bounds.edges_m[lane, :, part]
+        centre_m = np.zeros_like(left_m) if lane == 0 else 0.5 * (left_m + right_m)
+        piece = fiss.MapLane()
+        piece.id = key
+        piece.centerline, piece.left, piece.right = (
+            line[part, :2] + offset_m[:, None] * across[part] for offset_m in (centre_m, left_m, right_m)
+        )
+        left, right = {0: (1, 2), 1: (None, 0), 2: (0, None)}[lane]
+        piece.left_neighbor = ids.get((left, index), -1)
+        piece.right_neighbor = ids.get((right, index), -1)
+        piece.can_change_left, piece.can_change_right = piece.left_neighbor >= 0, piece.right_neighbor >= 0
+        piece.successors = [ids[lane, index + 1]] if (lane, index + 1) in ids else []
+        result.add_lane(piece)
+    result.finalize()
+    return result, list(ids.values())
+
+
+# --- the other inputs -------------------------------------------------------------------------------------------------
+
+
+def ego_state(fiss: Any, observation: Observation, vehicle: VehicleConfig) -> Any:
+    """The car as FISS+ has it, at the centre of its box, map frame."""
+    ego = observation.ego
+    x, y, heading = kinematics.box_centres(ego.map_from_ego, vehicle)
+    speed_mps = max(ego.speed_mps, 0.0)
+    curvature = ego.yaw_rate_rps / speed_mps if speed_mps > STEERS_MPS else 0.0
+    return fiss.EgoState(x, y, heading, speed_mps, ego.acceleration_mps2, curvature)
+
+
+def obstacles(fiss: Any, safety_context: SafetyContext) -> list[Any]:
+    """The others with their forecast, and a box at each closed stop line; map frame."""
+    observation = safety_context.observation
+    map_from_ego = observation.ego.map_from_ego
+    result = []
+    forecast = safety_context.forecast_at(PLAN_DT_S, round(FORECAST_S / PLAN_DT_S))
+    if forecast is not None and observation.others is not None:
+        times_s = PLAN_DT_S * np.arange(forecast.poses.shape[1])
+        poses = geometry.compose(map_from_ego, forecast.poses)
+        are_static = observation.others.kinds == AgentKind.STATIC
+        for index, (track, size, is_static) in enumerate(zip(poses, forecast.sizes, are_static, strict=True)):
+            x, y, heading = track.T
+            result.append(fiss.Obstacle.from_arrays(index, *size, times_s, x, y, np.unwrap(heading), bool(is_static)))
+    for index, (left, right) in enumerate(safety_context.limits.closed_lines):
+        across_x, across_y = left - right
+        ahead = np.arctan2(-across_x, across_y)
+        x, y, heading = geometry.compose(map_from_ego, np.array([*(0.5 * (left + right)), ahead]))
+        width_m = float(np.hypot(*(left - right)))
+        result.append(fiss.Obstacle.from_arrays(-1000 - index, STOP_LINE_M, width_m, [0.0], [x], [y], [heading], True))
+    return result
+
+
+def desired_speed(observation: Observation, limits: RouteLimits) -> float:
+    """m/s: the limit here, and what lower ones and the goal ahead allow by braking evenly."""
+    speed_mps = observation.speed_limit_mps
+    for kind, at_m, until_m, allowed_mps, braking_mps2 in zip(
+        limits.kinds, limits.at_m, limits.until_m, limits.speeds_mps, limits.braking_mps2, strict=True
+    ):
+        if kind in (FactorKind.SPEED_LIMIT, FactorKind.ROUTE_END) and until_m > 0.0:
+            speed_mps = min(speed_mps, float(np.sqrt(allowed_mps**2 + 2.0 * braking_mps2 * max(at_m, 0.0))))
+    return max(speed_mps, SLOWEST_MPS)
+
+
+# --- the trajectory ---------------------------------------------------------------------------------------------------
+
+
+def centre_points(fiss: Any, result: Any) -> Array:
+    """(T + 1, 2) centres of the car at 0, PLAN_DT_S .. HORIZON_S, map frame. Beyond its end, the trajectory goes on
+    along its lane at its last speed."""
+    trajectory, reference = result.trajectory, result.reference
+    times_s = PLAN_DT_S * np.arange(round(HORIZON_S / PLAN_DT_S) + 1)
+    points = np.stack([np.interp(times_s, trajectory.t, each) for each in (trajectory.x, trajectory.y)], axis=1)
+    end_s, end_m, end_mps, lateral_m = (each[-1] for each in (trajectory.t, trajectory.s, trajectory.s_d, trajectory.d))
+    for index in np.flatnonzero(times_s > end_s):
+        at_m = end_m + end_mps * (times_s[index] - end_s)
+        beyond = reference.to_cartesian(fiss.FrenetState(at_m, end_mps, 0.0, lateral_m, 0.0, 0.0))
+        points[index] = beyond.x, beyond.y
+    return points
+
+
+def rear_axle_poses(centres: Array, rear_axle_to_center_m: float) -> Array:
+    """(T, 3) of a car whose rear axle rolls without slip while the centre of its box moves through points (T + 1, 2),
+    of which the first is that of now; ego frame."""
+    poses = np.empty((len(centres) - 1, 3))
+    heading = 0.0
+    rear = centres[0] - (rear_axle_to_center_m, 0.0)
+    for index, centre in enumerate(centres[1:]):
+        x, y = centre - rear
+        if np.hypot(x, y) > abs(rear_axle_to_center_m) + 1e-6:
+            heading = float(np.arctan2(y, x))
+        rear = centre - rear_axle_to_center_m * np.array([np.cos(heading), np.sin(heading)])
+        poses[index] = *rear, heading
+    return poses
+
+
+SPEC = GeneratorSpec("fiss_plus", generate, vectors=True, package=PACKAGE)
