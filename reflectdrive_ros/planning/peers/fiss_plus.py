@@ -20,7 +20,8 @@ import numpy as np
 
 from ...core import geometry, kinematics
 from ...core.config import VehicleConfig
-from ...core.domain import PLAN_DT_S, AgentKind, Array, FactorKind, LanePolylines, Observation, Trajectory
+from ...core.domain import PLAN_DT_S, AgentKind, Array, DrivableGrid, FactorKind, LanePolylines, Observation, Trajectory
+from ...scoring import drivable
 from ...scoring.limits import RouteLimits
 from ...scoring.safety import SafetyContext
 from ..candidates import Candidates, GeneratorSpec, of_trajectories
@@ -34,6 +35,7 @@ SEGMENT_M = 10.0  # length of the lanes that the route is cut into; a neighbour 
 LANE_WIDTH_M = 3.5  # where it is unknown: its own default
 SAME_LANE = 0.75  # of the width: a lane whose centre is this close to the route is the route's
 NEXT_LANE = 1.25  # likewise a neighbour
+WIDER_M = 0.5  # the car may leave its lane by this much where the drivable space is known to go on
 REBUILD_M = 40.0  # a road is used for this far; a new one begins without the previous plan
 COMPARED_M = 100.0  # a route that leaves the road within this distance is another ..
 OTHER_ROUTE_M = 0.5  # .. by this much
@@ -64,7 +66,10 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     road = state.memory
     if not isinstance(road, Road) or is_another(road, route, map_from_ego):
         local_planner = new_local_planner(fiss, vehicle, planner_context.config.guard.max_speed_mps)
-        lanes, ids = road_map(fiss, route, lane_bounds(safety_context.route_line, observation.route_lanes))
+        bounds = lane_bounds(safety_context.route_line, observation.route_lanes)
+        if observation.drivable is not None:
+            bounds = widened(bounds, safety_context.route_line, observation.drivable)
+        lanes, ids = road_map(fiss, route, bounds)
         local_planner.set_map(lanes, ids)
         road = Road(local_planner, route, along_m(route, map_from_ego))
     result = road.planner.step(
@@ -145,6 +150,18 @@ def lane_bounds(route: Array, lanes: LanePolylines | None) -> LaneBounds:
             beside[nearest], [(centres_m + half_m)[nearest], (centres_m - half_m)[nearest]], np.nan
         )
     return LaneBounds(stations_m, edges_m)
+
+
+def widened(bounds: LaneBounds, route: Array, drivable_space: DrivableGrid) -> LaneBounds:
+    """The own lane wider by up to WIDER_M on each side, where the road is: FISS+ finds no trajectory in a lane that is
+    hardly wider than the car. `route` (L, 3) in the ego frame."""
+    line = geometry.sample(route, bounds.along_m)
+    across = np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
+    edges_m = bounds.edges_m.copy()
+    edge_points = line[:, :2] + edges_m[0, :, :, None] * across
+    room_m = np.clip(drivable.clearances(drivable_space, edge_points), 0.0, WIDER_M)
+    edges_m[0] += room_m * [[1.0], [-1.0]]
+    return replace(bounds, edges_m=edges_m)
 
 
 def filled(edge_m: Array, default_m: float) -> Array:
