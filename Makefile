@@ -27,6 +27,7 @@ help:
 	@echo "make test-worlds   1,000 fresh worlds with two planners: nothing may crash; an hour and a half on two cores"
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
+	@echo "make peers      FISS+, a planner to compare with, into .venv/peers (fetches 1 MB)"
 	@echo "make generated  files made from the code: schema, parameters, topics, diagnostics, security policy"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
@@ -50,8 +51,14 @@ META := $(IN_PARALLEL) -m "meta and not long" $(call TIMED,meta)
 test: setup
 	@cd "$(ROOT)" && { $(COMPUTING) $(ARGS) || [ $$? -eq 5 ]; } && { $(OVER_DDS) $(ARGS) || [ $$? -eq 5 ]; }
 
-test-long: setup
-	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 --hypothesis-profile long $(call TIMED,long) $(ARGS)
+test-long: setup peers
+	@cd "$(ROOT)" && PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "long or not long" --timeout 1800 --hypothesis-profile long $(call TIMED,long) $(ARGS)
+
+# planners of other projects to compare with, beside the virtual environment's packages: tests and tables alone use them
+PEERS := .venv/peers
+.PHONY: peers
+peers: setup
+	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(PEERS) fiss-planner==1.0.0
 
 # NumPy, OpenBLAS, torch, oneDNN, MKL (on Intel's processors) and OpenCV can be held to AVX2; ONNX Runtime cannot.
 AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \

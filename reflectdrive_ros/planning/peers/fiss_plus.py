@@ -3,10 +3,8 @@
 S. Sun, J. Chen, J. Sun, C. Yuan, Y. Li, T. Zhang, M. H. Ang: FISS+: Efficient and Focused Trajectory Generation and
 Refinement Using Fast Iterative Search and Sampling Strategy (IROS 2023).
 
-Its `LocalPlanner` drives with its default settings, those of its ROS 2 node. Of ours are the vehicle's dimensions and
-steering, the speed limit with lower ones ahead, the goal, and what all planners are given: the route, its lanes, the
-forecast of the others, and the stop lines that are closed. It knows no drivable space; its road edge is that of the
-lanes.
+Its `LocalPlanner` drives with its defaults, those of its ROS 2 node. Of ours are the vehicle's dimensions and what all
+planners are given: limits, route, goal, lanes, drivable space, forecast of the others, closed stop lines.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from ..candidates import Candidates, GeneratorSpec, of_trajectories
 from ..planner import PlannerContext, PlannerState, PlanningError
 from ..postprocess.waypoints import HORIZON_S
 
-PACKAGE = "fiss_planner"
 FORECAST_S = 5.5  # half a second more than its longest trajectory, as in its own adapters
 STATION_M = 1.0  # between points of lanes, as its corridor has them
 SEGMENT_M = 10.0  # length of the lanes that the route is cut into; a neighbour exists for a whole one or not at all
@@ -36,10 +33,12 @@ LANE_WIDTH_M = 3.5  # where it is unknown: its own default
 SAME_LANE = 0.75  # of the width: a lane whose centre is this close to the route is the route's
 NEXT_LANE = 1.25  # likewise a neighbour
 WIDER_M = 0.5  # the car may leave its lane by this much where the drivable space is known to go on
-REBUILD_M = 40.0  # a road is used for this far; a new one begins without the previous plan
+REACHES_S = 4.0  # mean duration of its trajectories
+REBUILD_M = 80.0  # a road is used for this far; a new one begins without the previous plan
 COMPARED_M = 100.0  # a route that leaves the road within this distance is another ..
 OTHER_ROUTE_M = 0.5  # .. by this much
 STOP_LINE_M = 1.0  # length of the box that stands for a closed stop line, as FISS+ places it
+GOAL_GAP_M = 2.5  # it stops this far before a box
 SLOWEST_MPS = 0.01  # a desired speed of 0 means its default
 STEERS_MPS = 1.0  # slower cars have no curvature
 
@@ -60,7 +59,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     safety_context = planner_context.safety_context(observation)
     if safety_context.route_line is None:
         raise PlanningError("the route is empty: send a route with at least two different points")
-    fiss = importlib.import_module(PACKAGE)
+    fiss = importlib.import_module("fiss_planner")
     map_from_ego = observation.ego.map_from_ego
     route = geometry.compose(map_from_ego, safety_context.route_line)
     road = state.memory
@@ -142,12 +141,12 @@ def lane_bounds(route: Array, lanes: LanePolylines | None) -> LaneBounds:
     edges_m[0, 0] = filled(np.where(own, centres_m + half_m, -np.inf).max(axis=0, initial=-np.inf), LANE_WIDTH_M / 2)
     edges_m[0, 1] = filled(np.where(own, centres_m - half_m, np.inf).min(axis=0, initial=np.inf), -LANE_WIDTH_M / 2)
     for index, side in ((1, 1.0), (2, -1.0)):
-        beside = (side * share >= SAME_LANE) & (side * share < NEXT_LANE)
-        if not beside.any():
+        is_next = (side * share >= SAME_LANE) & (side * share < NEXT_LANE)
+        if not is_next.any():
             continue
-        nearest = np.where(beside, np.abs(share), np.inf).argmin(axis=0), np.arange(len(stations_m))
+        nearest = np.where(is_next, np.abs(share), np.inf).argmin(axis=0), np.arange(len(stations_m))
         edges_m[index] = np.where(
-            beside[nearest], [(centres_m + half_m)[nearest], (centres_m - half_m)[nearest]], np.nan
+            is_next[nearest], [(centres_m + half_m)[nearest], (centres_m - half_m)[nearest]], np.nan
         )
     return LaneBounds(stations_m, edges_m)
 
@@ -155,13 +154,16 @@ def lane_bounds(route: Array, lanes: LanePolylines | None) -> LaneBounds:
 def widened(bounds: LaneBounds, route: Array, drivable_space: DrivableGrid) -> LaneBounds:
     """The own lane wider by up to WIDER_M on each side, where the road is: FISS+ finds no trajectory in a lane that is
     hardly wider than the car. `route` (L, 3) in the ego frame."""
-    line = geometry.sample(route, bounds.along_m)
-    across = np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
     edges_m = bounds.edges_m.copy()
-    edge_points = line[:, :2] + edges_m[0, :, :, None] * across
+    edge_points = beside(geometry.sample(route, bounds.along_m), edges_m[0])
     room_m = np.clip(drivable.clearances(drivable_space, edge_points), 0.0, WIDER_M)
     edges_m[0] += room_m * [[1.0], [-1.0]]
     return replace(bounds, edges_m=edges_m)
+
+
+def beside(line: Array, lateral_m: Array) -> Array:
+    """(.., S, 2) points at lateral offsets (.., S) from poses (S, 3), left positive."""
+    return line[:, :2] + lateral_m[..., None] * np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
 
 
 def filled(edge_m: Array, default_m: float) -> Array:
@@ -176,7 +178,6 @@ def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int
     """A `RoadMap` of the route (L, 3), map frame, and its neighbours, cut into SEGMENT_M; and the ids of all lanes.
     All are of the route: it may be driven on each as far as it goes."""
     line = geometry.sample(route, bounds.along_m)
-    across = np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
     every, last = round(SEGMENT_M / STATION_M), len(line) - 1
     cuts = [*range(0, max(last - every // 2, 1), every), last]
     exists = {
@@ -189,12 +190,10 @@ def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int
     for (lane, index), key in ids.items():
         part = slice(cuts[index], cuts[index + 1] + 1)
         left_m, right_m = bounds.edges_m[lane, :, part]
-        centre_m = np.zeros_like(left_m) if lane == 0 else 0.5 * (left_m + right_m)
+        offsets_m = np.stack([np.zeros_like(left_m) if lane == 0 else 0.5 * (left_m + right_m), left_m, right_m])
         piece = fiss.MapLane()
         piece.id = key
-        piece.centerline, piece.left, piece.right = (
-            line[part, :2] + offset_m[:, None] * across[part] for offset_m in (centre_m, left_m, right_m)
-        )
+        piece.centerline, piece.left, piece.right = beside(line[part], offsets_m)
         left, right = {0: (1, 2), 1: (None, 0), 2: (0, None)}[lane]
         piece.left_neighbor = ids.get((left, index), -1)
         piece.right_neighbor = ids.get((right, index), -1)
@@ -209,16 +208,19 @@ def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int
 
 
 def ego_state(fiss: Any, observation: Observation, vehicle: VehicleConfig) -> Any:
-    """The car as FISS+ has it, at the centre of its box, map frame."""
+    """The motion of the centre of the car's box, map frame: it moves to the outside of the heading in a curve."""
     ego = observation.ego
     x, y, heading = kinematics.box_centres(ego.map_from_ego, vehicle)
     speed_mps = max(ego.speed_mps, 0.0)
     curvature = ego.yaw_rate_rps / speed_mps if speed_mps > STEERS_MPS else 0.0
-    return fiss.EgoState(x, y, heading, speed_mps, ego.acceleration_mps2, curvature)
+    slip = float(np.arctan(vehicle.rear_axle_to_center_m * curvature))
+    return fiss.EgoState(
+        x, y, heading + slip, speed_mps / np.cos(slip), ego.acceleration_mps2, curvature * np.cos(slip)
+    )
 
 
 def obstacles(fiss: Any, safety_context: SafetyContext) -> list[Any]:
-    """The others with their forecast, and a box at each closed stop line; map frame."""
+    """The others with their forecast, and the boxes at which it has to stop; map frame."""
     observation = safety_context.observation
     map_from_ego = observation.ego.map_from_ego
     result = []
@@ -230,23 +232,36 @@ def obstacles(fiss: Any, safety_context: SafetyContext) -> list[Any]:
         for index, (track, size, is_static) in enumerate(zip(poses, forecast.sizes, are_static, strict=True)):
             x, y, heading = track.T
             result.append(fiss.Obstacle.from_arrays(index, *size, times_s, x, y, np.unwrap(heading), bool(is_static)))
-    for index, (left, right) in enumerate(safety_context.limits.closed_lines):
-        across_x, across_y = left - right
-        ahead = np.arctan2(-across_x, across_y)
-        x, y, heading = geometry.compose(map_from_ego, np.array([*(0.5 * (left + right)), ahead]))
-        width_m = float(np.hypot(*(left - right)))
+    for index, (pose, width_m) in enumerate(stops(safety_context)):
+        x, y, heading = geometry.compose(map_from_ego, pose)
         result.append(fiss.Obstacle.from_arrays(-1000 - index, STOP_LINE_M, width_m, [0.0], [x], [y], [heading], True))
     return result
 
 
+def stops(safety_context: SafetyContext) -> list[tuple[Array, float]]:
+    """Pose (3,), ego frame, and width in m of a box for each closed stop line and for the goal."""
+    result = []
+    for left, right in safety_context.limits.closed_lines:
+        across_x, across_y = left - right
+        middle = 0.5 * (left + right)
+        result.append((np.array([*middle, np.arctan2(-across_x, across_y)]), float(np.hypot(across_x, across_y))))
+    observation, vehicle = safety_context.observation, safety_context.config.vehicle
+    if observation.route_ends:
+        beyond_m = vehicle.rear_axle_to_center_m + 0.5 * (vehicle.length_m + STOP_LINE_M) + GOAL_GAP_M
+        result.append((geometry.compose(observation.route[-1], np.array([beyond_m, 0.0, 0.0])), LANE_WIDTH_M))
+    return result
+
+
 def desired_speed(observation: Observation, limits: RouteLimits) -> float:
-    """m/s: the limit here, and what lower ones and the goal ahead allow by braking evenly."""
+    """m/s: the limit here, and what lower ones ahead allow by braking evenly. FISS+ reaches a speed by the end of a
+    trajectory, so that they count REACHES_S before."""
     speed_mps = observation.speed_limit_mps
     for kind, at_m, until_m, allowed_mps, braking_mps2 in zip(
         limits.kinds, limits.at_m, limits.until_m, limits.speeds_mps, limits.braking_mps2, strict=True
     ):
-        if kind in (FactorKind.SPEED_LIMIT, FactorKind.ROUTE_END) and until_m > 0.0:
-            speed_mps = min(speed_mps, float(np.sqrt(allowed_mps**2 + 2.0 * braking_mps2 * max(at_m, 0.0))))
+        if kind is FactorKind.SPEED_LIMIT and until_m > 0.0:
+            room_m = max(at_m - REACHES_S * observation.ego.speed_mps, 0.0)
+            speed_mps = min(speed_mps, float(np.sqrt(allowed_mps**2 + 2.0 * braking_mps2 * room_m)))
     return max(speed_mps, SLOWEST_MPS)
 
 
@@ -282,4 +297,4 @@ def rear_axle_poses(centres: Array, rear_axle_to_center_m: float) -> Array:
     return poses
 
 
-SPEC = GeneratorSpec("fiss_plus", generate, vectors=True, package=PACKAGE)
+SPEC = GeneratorSpec("fiss_plus", generate, vectors=True, package="fiss_planner")
