@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         nargs="+",
         metavar="NAME",
-        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED, *PEERS)))} (default: {' '.join(BASELINES)}; with "
-        "--variant that of the settings); A+B: both in one row, their plans as one set",
+        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED, *PEERS)))} (default: {' '.join(BASELINES)}; "
+        "with --variant that of the settings); A+B: both in one row, their plans as one set",
     )
     parser.add_argument(
         "--variant",
