@@ -159,7 +159,14 @@ LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
 PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
 BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)
 TABLES += $(PLANNERS) $(BARE)
-.PHONY: results results-pages judges $(TABLES)
+# planners of others beside ours: the same scenes and drives, with and without the changes of the pipeline; make peer-tables
+PEER_TABLES := $(addprefix $(NUMBERS)/,peers.json peers-bare.json closed-loop-peers.json closed-loop-peers-bare.json \
+	closed-loop-judge-carla-peers.json)
+PEER_ROWS := --planner reflexdiffusion route_follower idm_proposals fiss_plus
+PEER_SCENES := eval --scenes test --limit 200 --privilege objects $(PEER_ROWS) $(ONE_THREAD)
+PEER_DRIVES := eval --closed-loop --first-seed 1000 --seeds 40 --duration 40 --setting inputs.drivable_type=map $(PEER_ROWS) $(ONE_THREAD)
+UNCHANGED := --setting pipeline.vary=false --setting pipeline.repair=false
+.PHONY: results results-pages judges peer-tables $(TABLES) $(PEER_TABLES)
 
 results: $(TABLES) results-pages
 
@@ -167,13 +174,21 @@ results: $(TABLES) results-pages
 results-pages: setup
 	@cd "$(ROOT)" && $(RUN) bench results $(ARGS)
 
-$(TABLES): setup
+$(TABLES) $(PEER_TABLES): setup
 	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
 
 # beside the virtual environment's packages, of which it would replace one
 judges: setup
 	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(TOWNS) py123d==0.7.0
 
+peer-tables: $(PEER_TABLES)
+$(PEER_TABLES): peers judges
+$(PEER_TABLES): export PYTHONPATH = $(PEERS):$(TOWNS)
+$(NUMBERS)/peers.json: COMMAND = $(PEER_SCENES)
+$(NUMBERS)/peers-bare.json: COMMAND = $(PEER_SCENES) $(UNCHANGED)
+$(NUMBERS)/closed-loop-peers.json: COMMAND = $(PEER_DRIVES)
+$(NUMBERS)/closed-loop-peers-bare.json: COMMAND = $(PEER_DRIVES) $(UNCHANGED)
+$(NUMBERS)/closed-loop-judge-carla-peers.json: COMMAND = $(JUDGE) --setting inputs.drivable_type=map $(PEER_ROWS)
 $(JUDGED): judges
 $(JUDGED): export PYTHONPATH = $(TOWNS)
 $(PLANNERS): COMMAND = eval --scenes test --limit 200 --planner $(patsubst $(NUMBERS)/planners-%.json,%,$@) \
