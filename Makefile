@@ -52,7 +52,8 @@ test: setup
 	@cd "$(ROOT)" && { $(COMPUTING) $(ARGS) || [ $$? -eq 5 ]; } && { $(OVER_DDS) $(ARGS) || [ $$? -eq 5 ]; }
 
 test-long: setup peers
-	@cd "$(ROOT)" && PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "long or not long" --timeout 1800 --hypothesis-profile long $(call TIMED,long) $(ARGS)
+	@cd "$(ROOT)" && PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "long or not long" --timeout 1800 \
+		--hypothesis-profile long $(call TIMED,long) $(ARGS)
 
 # planners of other projects to compare with, beside the virtual environment's packages: tests and tables alone use them
 PEERS := .venv/peers
@@ -164,7 +165,8 @@ PEER_TABLES := $(addprefix $(NUMBERS)/,peers.json peers-bare.json closed-loop-pe
 	closed-loop-judge-carla-peers.json)
 PEER_ROWS := --planner reflexdiffusion route_follower idm_proposals fiss_plus
 PEER_SCENES := eval --scenes test --limit 200 --privilege objects $(PEER_ROWS) $(ONE_THREAD)
-PEER_DRIVES := eval --closed-loop --first-seed 1000 --seeds 40 --duration 40 --setting inputs.drivable_type=map $(PEER_ROWS) $(ONE_THREAD)
+PEER_DRIVES := eval --closed-loop --first-seed 1000 --seeds 40 --duration 40 $(PEER_ROWS) $(ONE_THREAD) \
+	--setting inputs.drivable_type=map
 UNCHANGED := --setting pipeline.vary=false --setting pipeline.repair=false
 .PHONY: results results-pages judges peer-tables $(TABLES) $(PEER_TABLES)
 
