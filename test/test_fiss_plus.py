@@ -188,7 +188,7 @@ def test_a_plan_does_not_depend_on_where_the_map_has_its_origin():
 def test_no_route_is_a_sentence():
     with pytest.raises(PlanningError, match="the route is empty"):
         proposed(observation(route=np.zeros((0, 3))))
-    with pytest.raises(PlanningError, match="on no lane of the route"):
+    with pytest.raises(PlanningError, match="the vehicle is on no lane of the route: send"):
         proposed(observation(route=straight_route(left=80.0)))
 
 

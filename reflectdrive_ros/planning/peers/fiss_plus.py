@@ -78,7 +78,7 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         desired_speed(observation, safety_context.limits),
     )
     if not len(result.trajectory):
-        raise PlanningError("FISS+ has no plan: the vehicle is on no lane of the route")
+        raise PlanningError("the vehicle is on no lane of the route: send a route that passes the vehicle")
     centres = geometry.transform_points(geometry.invert(map_from_ego), centre_points(fiss, result))
     poses = rear_axle_poses(centres, vehicle.rear_axle_to_center_m)
     return replace(of_trajectories((Trajectory(poses, PLAN_DT_S),)), memory=road)
