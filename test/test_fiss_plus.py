@@ -206,6 +206,15 @@ def test_lanes_beside_the_route_are_neighbours_as_far_as_they_go():
     assert np.isnan(right).all()  # the lane after the next is none
 
 
+def test_a_lane_that_merges_into_that_of_the_route_does_not_make_it_wider_and_a_change_of_lanes_does():
+    pieces = lanes((-20, 0, 220, 3.5, 0, 0), (-20, -1.8, 220, 3.5, 0, 0))
+    merging = fiss_plus.lane_bounds(straight_route(), pieces).edges_m[0]
+    between = fiss_plus.lane_bounds(straight_route(left=1.75), TWO_LANES).edges_m[0]
+    for edges_m, half_m in ((merging, 1.75), (between, 3.5)):
+        np.testing.assert_allclose(edges_m[0, 1:-1], half_m)
+        np.testing.assert_allclose(edges_m[1, 1:-1], -half_m)
+
+
 def test_without_lanes_the_road_is_one_lane_of_the_default_width():
     bounds = fiss_plus.lane_bounds(turning_route(), None)
     half_m = 0.5 * fiss_plus.LANE_WIDTH_M

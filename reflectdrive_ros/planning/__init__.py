@@ -11,7 +11,7 @@ from . import pipeline
 from .candidates import GeneratorSpec
 from .combination import combine
 from .generators import GENERATORS
-from .peers import PEERS
+from .peers import PEERS as PEERS
 from .planner import Planner
 
 PLANNERS = tuple(name for name, spec in GENERATORS.items() if spec.network is None)  # they need no weights

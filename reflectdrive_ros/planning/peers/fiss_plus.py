@@ -31,6 +31,7 @@ STATION_M = 1.0  # between points of lanes, as its corridor has them
 SEGMENT_M = 10.0  # length of the lanes that the route is cut into; a neighbour exists for a whole one or not at all
 LANE_WIDTH_M = 3.5  # where it is unknown: its own default
 SAME_LANE = 0.75  # of the width: a lane whose centre is this close to the route is the route's
+BETWEEN_LANES = 0.25  # a route that is further from the centre of its lane changes lanes: both are its own
 NEXT_LANE = 1.25  # likewise a neighbour
 WIDER_M = 0.5  # the car may leave its lane by this much where the drivable space is known to go on
 REACHES_S = 4.0  # mean duration of its trajectories
@@ -135,7 +136,8 @@ def lane_bounds(route: Array, lanes: LanePolylines | None) -> LaneBounds:
         if inside.sum() >= 2 and (np.diff(at_m[inside]) > 0.0).all():
             centres_m[row] = np.interp(stations_m, at_m[inside], offsets_m[inside], left=np.nan, right=np.nan)
     share = centres_m / widths_m[:, None]
-    own = np.abs(share) < SAME_LANE
+    nearest_share = np.min(np.abs(share), axis=0, initial=np.inf, where=np.isfinite(share))
+    own = (np.abs(share) < SAME_LANE) & ((np.abs(share) == nearest_share) | (nearest_share > BETWEEN_LANES))
     half_m = 0.5 * np.broadcast_to(widths_m[:, None], share.shape)
     edges_m = np.full((3, 2, len(stations_m)), np.nan)
     edges_m[0, 0] = filled(np.where(own, centres_m + half_m, -np.inf).max(axis=0, initial=-np.inf), LANE_WIDTH_M / 2)
@@ -163,7 +165,8 @@ def widened(bounds: LaneBounds, route: Array, drivable_space: DrivableGrid) -> L
 
 def beside(line: Array, lateral_m: Array) -> Array:
     """(.., S, 2) points at lateral offsets (.., S) from poses (S, 3), left positive."""
-    return line[:, :2] + lateral_m[..., None] * np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
+    across = np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
+    return np.asarray(line[:, :2] + lateral_m[..., None] * across)
 
 
 def filled(edge_m: Array, default_m: float) -> Array:
@@ -192,19 +195,15 @@ def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int
         left_m, right_m = bounds.edges_m[lane, :, part]
         offsets_m = np.stack([np.zeros_like(left_m) if lane == 0 else 0.5 * (left_m + right_m), left_m, right_m])
         piece = fiss.MapLane()
-        piece.id = key
+        piece.id, piece.successors = key, [ids[lane, index + 1]] if (lane, index + 1) in ids else []
         piece.centerline, piece.left, piece.right = beside(line[part], offsets_m)
-        left, right = {0: (1, 2), 1: (None, 0), 2: (0, None)}[lane]
+        left, right = {0: (1, 2), 1: (-1, 0), 2: (0, -1)}[lane]
         piece.left_neighbor = ids.get((left, index), -1)
         piece.right_neighbor = ids.get((right, index), -1)
         piece.can_change_left, piece.can_change_right = piece.left_neighbor >= 0, piece.right_neighbor >= 0
-        piece.successors = [ids[lane, index + 1]] if (lane, index + 1) in ids else []
         result.add_lane(piece)
     result.finalize()
     return result, list(ids.values())
-
-
-# --- the other inputs -------------------------------------------------------------------------------------------------
 
 
 def ego_state(fiss: Any, observation: Observation, vehicle: VehicleConfig) -> Any:
