@@ -80,8 +80,8 @@ def _reason(numbers: Numbers, root: Path) -> str:
     if not _has(root, commit):
         return "its commit is not in this repository (a shallow clone, or rewritten history)"
     changed = _first_changed(root, commit, pathspecs(numbers))
-    reasons = ["measured with uncommitted changes"] if recorded.endswith(DIRTY) else []
-    return ", ".join([*reasons, *([f"code changed since ({changed})"] if changed else [])])
+    reasons = ["measured uncommitted"] if recorded.endswith(DIRTY) else []
+    return ", ".join([*reasons, *([f"{changed} changed"] if changed else [])])
 
 
 def pathspecs(numbers: Numbers) -> list[str]:
