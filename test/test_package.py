@@ -468,7 +468,7 @@ def test_a_wheel_without_the_models_is_small(tmp_path):
     environment = {**os.environ, "REFLECTDRIVE_MODELS": "none"}
     subprocess.run(command, cwd=tmp_path / "source", env=environment, check=True, capture_output=True, timeout=120)
     assert {each.name for each in (tmp_path / "prefix/share/reflectdrive").iterdir()} == {"config"}
-    archive = shutil.make_archive(str(tmp_path / "package"), "zip", ROOT / "reflectdrive_ros")
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", tmp_path / "source" / "reflectdrive_ros")
     assert Path(archive).stat().st_size < 2.8e6
 
 

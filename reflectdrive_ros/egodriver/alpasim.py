@@ -41,7 +41,7 @@ except ImportError as fault:
     raise UserError(f"the driver of AlpaSim cannot be imported ({fault}): install alpasim_driver") from None
 
 LOG = logging.getLogger(__name__)
-SHIPPED = "shipped"  # as checkpoint_path
+SHIPPED_MODEL = "shipped"  # as checkpoint_path
 SPEED_LIMIT_MPS = 13.9  # a model receives none
 
 
@@ -71,7 +71,7 @@ class ReflectDriveModel(BaseTrajectoryModel):  # type: ignore[misc]
         Raises ModelFileError, ConfigError or ValueError with one sentence.
         """
         config = Config()
-        if model_cfg.checkpoint_path != SHIPPED:
+        if model_cfg.checkpoint_path != SHIPPED_MODEL:
             config = replace(config, model=model_config(str(model_cfg.checkpoint_path), None))
         network = cli_args.network_for(config, config.planner, random_weights=False)
         check_network(config, network)

@@ -15,16 +15,16 @@ from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_
 
 from . import cdr
 
-SHIPPED = Path(__file__).with_name("definitions.msg")
+SHIPPED_TYPES = Path(__file__).with_name("definitions.msg")
 ITEMS_MAX = 10_000_000  # structures and texts of one message
-PART = "=" * 80 + "\n"  # between the types of one text, as rosbag2 joins them
+TYPE_SEPARATOR = "=" * 80 + "\n"  # between the types of one text, as rosbag2 joins them
 
 
 @cache
 def shipped() -> dict[str, Any]:
     """rosbags' descriptions by type name."""
     types = dict(get_typestore(Stores.ROS2_JAZZY).fielddefs)
-    for part in SHIPPED.read_text(encoding="utf-8").split("MSG: ")[1:]:
+    for part in SHIPPED_TYPES.read_text(encoding="utf-8").split("MSG: ")[1:]:
         name, _, text = part.partition("\n")
         types |= get_types_from_msg(text, name)
     return types
@@ -71,7 +71,7 @@ def parse(text: MessageDefinition, type_name: str) -> dict[str, Any]:
     """rosbags' descriptions by type name, of the definition of one type in a bag. Raises TypesysError, ValueError."""
     if text.format is MessageDefinitionFormat.MSG:
         return dict(get_types_from_msg(text.data, type_name))
-    parts = [part.partition("\n")[2] for part in text.data.split(PART)[1:]] or [text.data]
+    parts = [part.partition("\n")[2] for part in text.data.split(TYPE_SEPARATOR)[1:]] or [text.data]
     return {name: fields for part in parts for name, fields in get_types_from_idl(part).items()}
 
 

@@ -26,9 +26,11 @@ from ..candidates import Candidates, GeneratorSpec, of_trajectories
 from ..planner import PlannerContext, PlannerState, PlanningError
 from ..postprocess.waypoints import HORIZON_S
 
-FORECAST_S = 5.5  # half a second more than its longest trajectory, as in its own adapters
+PREDICTED_S = 5.5  # half a second more than its longest trajectory, as in its own adapters
 STATION_M = 1.0  # between points of lanes, as its corridor has them
-SEGMENT_M = 10.0  # length of the lanes that the route is cut into; a neighbour exists for a whole one or not at all
+LANE_SEGMENT_M = (
+    10.0  # length of the lanes that the route is cut into; a neighbour exists for a whole one or not at all
+)
 LANE_WIDTH_M = 3.5  # where it is unknown: its own default
 SAME_LANE = 0.75  # of the width: a lane whose centre is this close to the route is the route's
 BETWEEN_LANES = 0.25  # a route that is further from the centre of its lane changes lanes: both are its own
@@ -40,7 +42,7 @@ COMPARED_M = 100.0  # a route that leaves the road within this distance is anoth
 OTHER_ROUTE_M = 0.5  # .. by this much
 STOP_LINE_M = 1.0  # length of the box that stands for a closed stop line, as FISS+ places it
 GOAL_GAP_M = 2.5  # it stops this far before a box
-SLOWEST_MPS = 0.01  # a desired speed of 0 means its default
+LEAST_SPEED_MPS = 0.01  # a desired speed of 0 means its default
 STEERS_MPS = 1.0  # slower cars have no curvature
 
 
@@ -178,10 +180,10 @@ def filled(edge_m: Array, default_m: float) -> Array:
 
 
 def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int]]:
-    """A `RoadMap` of the route (L, 3), map frame, and its neighbours, cut into SEGMENT_M; and the ids of all lanes.
+    """A `RoadMap` of the route (L, 3), map frame, and its neighbours, cut into LANE_SEGMENT_M; and the ids of all lanes.
     All are of the route: it may be driven on each as far as it goes."""
     line = geometry.sample(route, bounds.along_m)
-    every, last = round(SEGMENT_M / STATION_M), len(line) - 1
+    every, last = round(LANE_SEGMENT_M / STATION_M), len(line) - 1
     cuts = [*range(0, max(last - every // 2, 1), every), last]
     exists = {
         (lane, index): not np.isnan(bounds.edges_m[lane, :, start : end + 1]).any()
@@ -223,7 +225,7 @@ def obstacles(fiss: Any, safety_context: SafetyContext) -> list[Any]:
     observation = safety_context.observation
     map_from_ego = observation.ego.map_from_ego
     result = []
-    forecast = safety_context.forecast_at(PLAN_DT_S, round(FORECAST_S / PLAN_DT_S))
+    forecast = safety_context.forecast_at(PLAN_DT_S, round(PREDICTED_S / PLAN_DT_S))
     if forecast is not None and observation.others is not None:
         times_s = PLAN_DT_S * np.arange(forecast.poses.shape[1])
         poses = geometry.compose(map_from_ego, forecast.poses)
@@ -261,7 +263,7 @@ def desired_speed(observation: Observation, limits: RouteLimits) -> float:
         if kind is FactorKind.SPEED_LIMIT and until_m > 0.0:
             room_m = max(at_m - REACHES_S * observation.ego.speed_mps, 0.0)
             speed_mps = min(speed_mps, float(np.sqrt(allowed_mps**2 + 2.0 * braking_mps2 * room_m)))
-    return max(speed_mps, SLOWEST_MPS)
+    return max(speed_mps, LEAST_SPEED_MPS)
 
 
 # --- the trajectory ---------------------------------------------------------------------------------------------------
