@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -258,19 +259,15 @@ class Engine:
     def _limit_lateral_jerk(self, plan: Plan, safety_context: SafetyContext) -> Plan:
         """The plan, changed where it brakes or accelerates too hard for its curvature, if a change is as safe."""
         try:
-            options = limited_trajectories(plan.trajectory, safety_context.observation.ego)
+            for option in islice(limited_trajectories(plan.trajectory, safety_context.observation.ego), LIMITED_MAX):
+                changed = replace(plan, trajectory=option)
+                limited, needs = self._if_as_safe(
+                    plan, partial(slow_to_limits, changed, safety_context), safety_context, ENOUGH_GAP_M
+                )
+                if not needs:
+                    return limited
         except Exception:  # an error of a limit must not prevent the plan
             log.exception("the lateral jerk of the plan could not be limited")
-            return plan
-        for option in options[:LIMITED_MAX]:
-            limited, needs = self._if_as_safe(
-                plan,
-                lambda option=option: slow_to_limits(replace(plan, trajectory=option), safety_context),
-                safety_context,
-                ENOUGH_GAP_M,
-            )
-            if not needs:
-                return limited
         return plan
 
     def _if_as_safe(

@@ -15,6 +15,7 @@ plan but not beyond its stop; where that does not suffice it brakes as planned.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -45,20 +46,20 @@ STRAIGHT_PER_M = 1e-3
 AHEAD_MAX_M = 3.0  # of where the plan has the car, in a bend where it would have to brake too hard
 
 
-def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> list[Trajectory]:
-    """Trajectories in place of one that is beyond the limits, the most similar first; then those that are still beyond
-    them, but less. Empty if it is within the limits, too short, or driven backwards."""
+def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Trajectory]:
+    """Trajectories in place of one that is beyond the limits, the less smoothed first; then those that are still
+    beyond them, but less. None if it is within the limits, too short, or driven backwards."""
     poses = with_origin(trajectory.poses)
     along = geometry.arc_lengths(poses)
     own = published_jerk(trajectory, ego)
     acceleration = np.abs(np.diff(along, n=2)).max(initial=0.0) / trajectory.dt_s**2
     if own <= ACCEPTED_MPS3 and acceleration <= LARGEST_ACCELERATION_MPS2:
-        return []
+        return
     if along[-1] < 2.0 * CHORD_M or ego.speed_mps < 0.0:
-        return []
+        return
     stops = along[-1] - along[-2] < SAME_PLACE_M
     allowed_m = np.minimum(along[1:] + AHEAD_MAX_M, along[-1] + SAME_PLACE_M if stops else math.inf)
-    options: list[tuple[float, float, Trajectory]] = []
+    better: list[tuple[float, Trajectory]] = []
     for smoothed_m in SMOOTHED_M:
         path, off_m = smooth_path(poses, along, ego, smoothed_m)
         if off_m > OFF_PATH_MAX_M:
@@ -69,12 +70,13 @@ def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> list[Trajecto
             if not keeps_braking and (reached_m > allowed_m).any():
                 continue
             limited = Trajectory(poses_at(path, reached_m), trajectory.dt_s)
-            jerk, ahead_m = published_jerk(limited, ego), float((reached_m - along[1:]).max())
-            if jerk < own or acceleration > LARGEST_ACCELERATION_MPS2:
-                options.append((max(jerk - ACCEPTED_MPS3, 0.0), off_m + 0.1 * max(ahead_m, 0.0), limited))
+            jerk = published_jerk(limited, ego)
             if jerk <= ACCEPTED_MPS3:
+                yield limited
                 break
-    return [limited for _, _, limited in sorted(options, key=lambda option: option[:2])]
+            if jerk < own or acceleration > LARGEST_ACCELERATION_MPS2:
+                better.append((jerk, limited))
+    yield from (limited for _, limited in sorted(better, key=lambda option: option[0]))
 
 
 def published_jerk(trajectory: Trajectory, ego: EgoState) -> float:
