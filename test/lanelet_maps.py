@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from autoware_planning_msgs.msg import LaneletPrimitive, LaneletRoute, LaneletSegment
 from geometry_msgs.msg import Pose
+from nav_msgs.msg import Odometry
+from rclpy.serialization import deserialize_message
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import InputsConfig
@@ -45,7 +47,8 @@ def line_of(ids, start, goal, path=MAP, points_max=2000):
 def drive():
     """The recorded odometry on the cargo map: messages, and positions (N, 2)."""
     with BagReader(DATA / "cargo_transport_ego.db3") as bag:
-        messages = [entry.message() for entry in bag.messages(["/localization/kinematic_state"])]
+        content = [entry.data for entry in bag.messages(["/localization/kinematic_state"])]
+    messages = [deserialize_message(each, Odometry) for each in content]
     return messages, np.array([(m.pose.pose.position.x, m.pose.pose.position.y) for m in messages])
 
 

@@ -12,7 +12,7 @@ from scenes import Clock
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import Config, ConfigError
 from reflectdrive_ros.core.domain import EgoState, PlanSource
-from reflectdrive_ros.ros import convert, outputs
+from reflectdrive_ros.ros import convert, outputs, plan_messages
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
@@ -47,7 +47,7 @@ def test_every_plan_has_the_stamp_of_the_odometry_so_that_no_candidate_is_old(so
     report, settings = SENT[source](), small()
     assert report.source is source
     message = outputs.trajectory(report.plan, settings)
-    points = outputs.plan_points(report.plan, settings)
+    points = plan_messages.plan_points(report.plan, settings)
     candidates = deserialize_message(
         outputs.candidates(report.plan, points, Signal.OFF, settings), CandidateTrajectories
     )
@@ -59,7 +59,7 @@ def test_every_plan_has_the_stamp_of_the_odometry_so_that_no_candidate_is_old(so
 @pytest.mark.parametrize("source", SENT, ids=lambda source: source.name)
 def test_every_plan_begins_where_the_setting_says_and_goes_on_in_tenths(source, first_point, begin_s):
     report = SENT[source]()
-    points = outputs.plan_points(report.plan, small(output__first_point=first_point), ego=report.ego)
+    points = plan_messages.plan_points(report.plan, small(output__first_point=first_point), ego=report.ego)
     times_s = points["sec"] + 1e-9 * points["nanosec"]
     np.testing.assert_allclose(times_s, begin_s + 0.1 * np.arange(len(points)), atol=1e-9)
     assert times_s[-1] >= 4.0 - 1e-9
@@ -71,7 +71,7 @@ def test_every_plan_begins_where_the_setting_says_and_goes_on_in_tenths(source, 
 @pytest.mark.parametrize("source", SENT, ids=lambda source: source.name)
 def test_speeds_and_accelerations_belong_to_the_points(source):
     report = SENT[source]()
-    points = outputs.plan_points(report.plan, small(), ego=report.ego)
+    points = plan_messages.plan_points(report.plan, small(), ego=report.ego)
     positions = np.stack([points["x"], points["y"]], axis=1)
     speeds, accelerations = points["longitudinal_velocity_mps"], points["acceleration_mps2"]
     np.testing.assert_allclose(speeds[1:], np.hypot(*np.diff(positions, axis=0).T) / 0.1, atol=1e-3)

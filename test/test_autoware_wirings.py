@@ -13,7 +13,7 @@ from scenes import Clock, config
 from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import PlanSource
 from reflectdrive_ros.demo import world_messages
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros import outputs, plan_messages
 from reflectdrive_ros.ros.convert import stamp_ns
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -49,7 +49,7 @@ def recorded_steps(
             report = core.step(now_ns).report
             content = None
             if report is not None:
-                points = outputs.plan_points(report.published, settings)
+                points = plan_messages.plan_points(report.published, settings)
                 content = outputs.candidates(report.published, points, signal, settings, node)
             sent = None if content is None else deserialize_message(content, CandidateTrajectories)
             steps.append(Sent(now_ns, report, sent, signal))

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
 import sqlite3
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,14 @@ from geometry_msgs.msg import Point
 from nav_msgs.msg import Odometry
 from rclpy.serialization import serialize_message
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, StoragePlugin, Writer
+from scenes import config
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import String
 
-from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter, decode, message_class, type_hash
+from reflectdrive_ros.core.messages import BadMessage
+from reflectdrive_ros.ros import definitions, topics
+from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter, definition
+from reflectdrive_ros.ros.cdr_writer import CdrWriter
 
 TYPES = [
     "nav_msgs/msg/Odometry",
@@ -132,7 +138,7 @@ def test_type_hashes_equal_those_of_the_installed_packages(type_name):
     if not description.is_file():
         pytest.skip(f"{package} was built by a ROS 2 without type hashes (before Jazzy)")
     hashes = json.loads(description.read_text(encoding="utf-8"))["type_hashes"]
-    assert type_hash(type_name) == next(entry["hash_string"] for entry in hashes if entry["type_name"] == type_name)
+    assert definition(type_name)[1] == next(entry["hash_string"] for entry in hashes if entry["type_name"] == type_name)
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
@@ -178,7 +184,7 @@ def test_a_cut_mcap_beside_its_metadata_is_recovered_too(tmp_path):
 
 
 def test_compressed_chunks_are_recovered(tmp_path):
-    digest = type_hash("std_msgs/msg/String")
+    digest = definition("std_msgs/msg/String")[1]
     writer = Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.MCAP)
     writer.set_compression(CompressionMode.STORAGE, CompressionFormat.ZSTD)
     with writer:
@@ -274,29 +280,101 @@ def test_damage_inside_an_sqlite_bag_shows_while_reading(tmp_path):
         list(bag.messages())
 
 
-def test_another_version_of_a_message_is_refused_instead_of_misread(tmp_path):
-    write(tmp_path / "bag", "sqlite3")
-    for file, change in ((storage_file(tmp_path / "bag"), None), (tmp_path / "bag" / "metadata.yaml", "text")):
-        if change:
-            file.write_text(file.read_text().replace(type_hash("nav_msgs/msg/Odometry"), "RIHS01_" + "0" * 64))
-        else:
-            with sqlite3.connect(file) as connection:
-                connection.execute(
-                    "UPDATE topics SET type_description_hash = ? WHERE name = '/odometry'", ("RIHS01_" + "0" * 64,)
-                )
-    with BagReader(tmp_path / "bag") as bag:
-        assert len(list(bag.messages(["/words"]))) == 1
+# --- definitions -----------------------------------------------------------------------------------------------------
+
+
+def written_by_another(path, text, values, type_name="nav_msgs/msg/Odometry", storage=StoragePlugin.MCAP):
+    """A bag with one message whose definition is `text` and whose fields are `values` ((struct format, number) ..)."""
+    content = CdrWriter().header(7, "map")
+    for kind, number in values:
+        content = content.text(number) if kind == "s" else content.numbers(kind, number)
+    with Writer(path, version=9, storage_plugin=storage) as writer:
+        connection = writer.add_connection("/odometry", type_name, msgdef=text, rihs01="RIHS01_" + "0" * 64)
+        writer.write(connection, 1, content.content())
+    return path
+
+
+ODOMETRY_TEXT = definition("nav_msgs/msg/Odometry")[0]
+POSE_AND_TWIST = [("d", k) for k in range(43)] + [("d", 100 + k) for k in range(42)]
+
+
+def test_a_bag_is_read_by_its_own_definition(tmp_path):
+    """It has one field more than that of the installed package, by which every value would be wrong."""
+    text = ODOMETRY_TEXT.replace("string child_frame_id", "float64[<=3] novelty\nstring child_frame_id")
+    bag = written_by_another(tmp_path / "bag", text, [("I", 1), ("d", 5.0), ("s", "base_link"), *POSE_AND_TWIST])
+    with BagReader(bag) as reader:
+        ((message,),) = [[entry.message() for entry in reader.messages()]]
+        assert (message.novelty[0], message.child_frame_id) == (5.0, "base_link")
+        assert (message.pose.pose.position.x, message.twist.twist.angular.z) == (0.0, 105.0)
         with pytest.raises(BagError, match=r"another version of nav_msgs/msg/Odometry than the installed one"):
-            list(bag.messages())
+            reader.require_installed(["/odometry"])
 
 
-def test_types_and_bytes_that_cannot_be_used_are_named():
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (ODOMETRY_TEXT.replace("geometry_msgs/Vector3 angular\n", ""), "without its field 'twist.twist.angular'"),
+        (ODOMETRY_TEXT.replace("float64[36] cov", "float64[] cov"), "without its field 'pose.covariance'"),
+        (ODOMETRY_TEXT.replace("float64 x", "string x"), "without its field 'pose.pose.position.x'"),
+        ("moon_msgs/Crater crater\n", "does not define its messages of type nav_msgs/msg/Odometry"),
+        ("nav_msgs/Odometry again\n", "cannot be read"),
+        ("float64 = x y", "cannot be read"),
+        ("=" * 80 + "\nIDL: nav_msgs/msg/Odometry\nnor is this", "cannot be read"),
+    ],
+    ids=["a field less", "another length", "another kind", "part missing", "endless", "noise", "noise as IDL"],
+)
+def test_a_definition_that_cannot_be_used_is_one_sentence(tmp_path, text, sentence):
+    with BagReader(written_by_another(tmp_path / "bag", text, [])) as reader:
+        (entry,) = reader.messages()
+        with pytest.raises(BagError, match=rf"^bag \S+bag .*{re.escape(sentence)}") as fault:
+            entry.message()
+        assert "\n" not in str(fault.value)
+
+
+def test_a_bag_without_definitions_is_read_by_those_of_the_package(tmp_path):
+    """Bags of ROS 2 Humble have neither definitions nor hashes."""
+    write(tmp_path / "bag", "sqlite3")
+    with sqlite3.connect(storage_file(tmp_path / "bag")) as connection:
+        connection.execute("DELETE FROM message_definitions")
+    with BagReader(tmp_path / "bag") as bag:
+        poses = [entry.message().pose.pose for entry in bag.messages(["/odometry"])]
+        assert [pose.position.x for pose in poses] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    with sqlite3.connect(storage_file(tmp_path / "bag")) as connection:
+        connection.execute("UPDATE topics SET type_description_hash = 'RIHS01_0' WHERE name = '/odometry'")
+        connection.execute("UPDATE topics SET type = 'moon_msgs/msg/Crater' WHERE name = '/words'")
+    (tmp_path / "bag" / "metadata.yaml").unlink()
+    with BagReader(tmp_path / "bag") as bag:
+        with pytest.raises(BagError, match="another version of nav_msgs/msg/Odometry"):
+            bag.layout("nav_msgs/msg/Odometry")
+        with pytest.raises(BagError, match="the definition of moon_msgs/msg/Crater is not installed"):
+            bag.layout("moon_msgs/msg/Crater")
+
+
+SHIPPED = sorted(name for name in definitions.shipped() if name.startswith(("autoware", "reflectdrive")))
+
+
+@pytest.mark.parametrize("type_name", SHIPPED)
+def test_shipped_definitions_are_those_of_the_installed_packages(type_name, monkeypatch):
+    installed = definition(type_name)[1]
+    monkeypatch.setattr(definitions, "_description", lambda name: definitions.shipped()[name])
+    assert definitions.definition.__wrapped__(type_name)[1] == installed
+
+
+def test_every_input_has_a_shipped_definition():
+    for route, objects in product(topics.ROUTE_TYPES, topics.OBJECT_TYPES):
+        some = {"inputs__route_type": route, "inputs__objects_type": objects, "cameras__compressed": route == "path"}
+        for more in ({"inputs__drivable_type": "grid", "inputs__obstacles_type": "cloud"}, {}):
+            types = {topic.type for topic in topics.inputs(config(**some, **more))}
+            assert types <= definitions.shipped().keys()
+
+
+def test_types_and_bytes_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(BagError, match="install the ROS package 'moon_msgs'"):
-        message_class("moon_msgs/msg/Crater")
-    with pytest.raises(BagError, match="install the ROS package 'moon_msgs'"):
-        type_hash("moon_msgs/msg/Crater")
-    with pytest.raises(BagError, match=r"7 bytes are not a message of type nav_msgs/msg/Odometry"):
-        decode(b"\x00\x01\x00\x00abc", "nav_msgs/msg/Odometry")
+        definition("moon_msgs/msg/Crater")
+    with BagReader(written_by_another(tmp_path / "bag", ODOMETRY_TEXT, [])) as bag:
+        (entry,) = bag.messages()
+        with pytest.raises(BadMessage, match=r"bytes are no nav_msgs/msg/Odometry: a field of \d bytes reaches beyond"):
+            entry.message()
 
 
 def test_a_writer_destroys_nothing(tmp_path):

@@ -14,7 +14,7 @@ from messages import acceleration, at, ns, odometry, predicted_objects, route
 from rclpy.serialization import deserialize_message, serialize_message
 from scenes import config
 
-from reflectdrive_ros.ros import candidates, outputs
+from reflectdrive_ros.ros import candidates, outputs, plan_messages
 from reflectdrive_ros.ros.check_core import CheckCore
 from reflectdrive_ros.ros.inputs.channel import Level
 
@@ -51,7 +51,7 @@ class Stack:
     """A core that has received what a car sends: a standing car 28 m ahead of one that drives 8 m/s."""
 
     def __init__(self, objects=((28.0, 0.0, 0.0, 0.0, 4.5),), with_route=True, **settings):
-        self.core = CheckCore(config(**settings), lambda: 0.0)
+        self.core = CheckCore(config(**settings), lambda: 0.0, has_signal=outputs.HAS_TURN_INDICATOR)
         self.drive(NOW_S, objects, with_route)
 
     def drive(self, seconds, objects=None, with_route=True, **ego):
@@ -246,7 +246,7 @@ def test_two_candidates_of_one_generator_id_have_two_verdicts():
 @pytest.mark.parametrize("has_signal", [True, False])
 def test_both_layouts_are_read_and_written(has_signal):
     signal = (5, 2) if has_signal else None
-    points = np.zeros(3, outputs.POINT)
+    points = np.zeros(3, plan_messages.POINT)
     points["x"], points["qw"] = (1.0, 2.0, 3.0), 1.0
     many = tuple(candidates.CandidateMessage(10, "map" * k, bytes(range(16)), points, signal) for k in range(1, 5))
     message = candidates.CandidateMessages(many, ((bytes(16), "one"), (bytes(16), "")))

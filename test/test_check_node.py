@@ -17,7 +17,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from scenes import config
 from test_check_core import foreign
 
-from reflectdrive_ros.ros import outputs, topics
+from reflectdrive_ros.ros import plan_messages, topics
 from reflectdrive_ros.ros.plan_publisher import qos_profile
 from reflectdrive_ros.ros.processes import isolated_environment, running_node
 
@@ -164,7 +164,7 @@ def test_as_a_backup_the_candidates_have_ids_of_their_own(tmp_path):
         ours = deserialize_message(sent, CandidateTrajectories)
         theirs = deserialize_message(content, CandidateTrajectories)
         ids = [bytes(each.generator_id.uuid) for each in ours.candidate_trajectories]
-        assert ids == [outputs.slot_uuid("DiffusionPlanner_checked", slot) for slot in (0, 1)]
+        assert ids == [plan_messages.slot_uuid("DiffusionPlanner_checked", slot) for slot in (0, 1)]
         assert [bytes(each.generator_id.uuid) for each in ours.generator_info] == ids
         assert [each.generator_name.data for each in ours.generator_info] == [
             "DiffusionPlanner_checked_0",

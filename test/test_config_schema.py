@@ -75,7 +75,9 @@ def nested(name, value):
     return {section: {key: value}} if dot else {section: value}
 
 
-@pytest.mark.parametrize("file", ["reflectdrive.yaml", "demo.yaml", "recorded.yaml", "reflectdrive2_scene.yaml"])
+@pytest.mark.parametrize(
+    "file", ["reflectdrive.yaml", "demo.yaml", "recorded.yaml", "reflectdrive2_scene.yaml", "drivefine_scene.yaml"]
+)
 def test_the_shipped_files_pass(file):
     assert refusals(SCHEMA, yaml.safe_load((ROOT / "config" / file).read_text())) == []
 

@@ -13,10 +13,11 @@ from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import StepKind, Verdict
 from reflectdrive_ros.core.recipe_config import DriveFineConfig
-from reflectdrive_ros.core.tokens import DRIVEFINE, TokenLayout, cosine_schedule
+from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_DRIVEFINE, TokenLayout, cosine_schedule
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
 from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.planning import get_planner, pipeline
+from reflectdrive_ros.planning.critique import critique
 from reflectdrive_ros.planning.generators import drivefine
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import token_headings
@@ -39,13 +40,21 @@ class KnownPlans:
     the refinement replaces plan 0 by another if there is one."""
 
     kind = "token"
-    layout = DRIVEFINE
     inputs = InputSpec(64, 36, 16, WordTokenizer(WORDS))
 
-    def __init__(self, *plans, refined=None, values=None, capabilities=("edit", "sampling", "refine", "plan_value")):
-        self.ids = DRIVEFINE.encode(np.array(plans))
-        self.refined = None if refined is None else DRIVEFINE.encode(refined[None])[0]
+    def __init__(
+        self,
+        *plans,
+        refined=None,
+        values=None,
+        capabilities=("edit", "sampling", "refine", "plan_value"),
+        layout=DRIVEFINE,
+    ):
+        self.layout, axes = layout, len(layout.axes)
+        self.ids = layout.encode(np.array(plans)[..., :axes])
+        self.refined = None if refined is None else layout.encode(refined[None, :, :axes])[0]
         self.values, self.calls, self.capabilities = values, [], frozenset(capabilities)
+        self.critique = None
 
     def prefill(self, inputs):
         return "scene"
@@ -62,9 +71,10 @@ class KnownPlans:
         self.calls.append(("sampled", len(actions), limit, round(float(share.sum()), 6)))
         return self._write(actions, limit)
 
-    def refine(self, context, actions):
+    def refine(self, context, actions, critique=None):
         self.calls.append(("refine", len(actions)))
-        assert (actions < DRIVEFINE.mask_id).all()
+        self.critique = critique
+        assert (actions < self.layout.mask_id).all()
         corrected = actions.copy()
         if self.refined is not None:
             corrected[0] = self.refined
@@ -76,7 +86,7 @@ class KnownPlans:
     def _write(self, actions, limit):
         written = actions.copy()
         for row, block in enumerate(written):
-            free = np.flatnonzero(block == DRIVEFINE.mask_id)[:limit]
+            free = np.flatnonzero(block == self.layout.mask_id)[:limit]
             block[free] = self.ids[min(row, len(self.ids) - 1)][free]
         return written, np.full(written.shape, 0.9)
 
@@ -111,6 +121,27 @@ def test_what_the_expert_corrects_is_driven_and_both_are_in_the_trace():
     assert plan.trace.confidence[:, 0].tolist() == [0.9, 0.8]
     _, uncorrected = planned(network, camera_observation(8.0), drivefine__refine=False)
     assert uncorrected.tokens.tolist() == network.ids[0].tolist()
+
+
+def test_tokens_on_the_route_are_driven_along_its_bend_and_without_a_route_the_planner_says_so():
+    bend = kinematics.arc(0.02, np.arange(0.0, 80.0))
+    network = KnownPlans(drive(), layout=ROUTE_DRIVEFINE)  # 8 m/s in the middle of the route
+    _, plan = planned(network, replace(camera_observation(8.0), route=bend))
+    np.testing.assert_allclose(kinematics.resample(plan.trajectory, TIMES_S)[:, :2], drive(8.0, 0.02)[:, :2], atol=0.3)
+    np.testing.assert_allclose(plan.trace.draft, drive(8.0, 0.02)[:, :2], atol=0.1)
+    with pytest.raises(PlanningError, match="does not pass the vehicle"):
+        planned(network, replace(camera_observation(8.0), route=np.zeros((0, 3))))
+
+
+def test_an_expert_that_reads_a_critique_gets_that_of_the_draft():
+    scene = camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), drivable=strip_grid(2.4))
+    network = KnownPlans(drive(), capabilities=("edit", "sampling", "refine", "critique"))
+    planned(network, scene, drivefine__candidates=1)
+    safety_context = SafetyContext(scene, config())
+    np.testing.assert_array_equal(network.critique, critique(safety_context, network.ids, DRIVEFINE))
+    blind = KnownPlans(drive())
+    planned(blind, scene, drivefine__candidates=1)
+    assert blind.critique is None
 
 
 def test_among_objects_the_plan_with_the_best_score_is_chosen():

@@ -18,7 +18,7 @@ from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.maps.lanelet_map import LaneletMap
 from reflectdrive_ros.maps.vector_map import SOURCE
 from reflectdrive_ros.planning.stop_plan import stop_plan
-from reflectdrive_ros.ros import convert, outputs, rotations
+from reflectdrive_ros.ros import convert, outputs, plan_messages, rotations
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
@@ -61,7 +61,7 @@ def driven(surface, curvature=0.0, length=60.0):
     """Points of a plan of 4 s from the vehicle on: (x, y, z), pitch."""
     at = np.linspace(0.0, length, 41)[1:]
     plan = Plan(0, surface.plane.map_from_ego, Trajectory(arc(curvature, at), 0.1))
-    points = outputs.plan_points(plan, config(), surface)
+    points = plan_messages.plan_points(plan, config(), surface)
     quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
     return np.stack([points["x"], points["y"], points["z"]], axis=1), rotations.pitches_from_quaternions(quaternions)
 
@@ -223,7 +223,7 @@ def test_every_published_pose_has_height_and_pitch():
         Trajectory(arc(0.0, np.arange(1.0, 41.0)), 0.1),
         candidates=(Trajectory(arc(0.02, np.arange(1.0, 41.0)), 0.1),),
     )
-    points = outputs.plan_points(plan, config(), surface)
+    points = plan_messages.plan_points(plan, config(), surface)
     message = outputs.trajectory(plan, config(), points)
     content = outputs.candidates(plan, points, Signal.OFF, config(), surface=surface)
     sent = deserialize_message(content, CandidateTrajectories)
@@ -245,7 +245,7 @@ def test_every_published_pose_has_height_and_pitch():
 def test_the_stop_plan_keeps_the_height_of_the_road(speed, with_map):
     surface = RoadSurface(plane(40.0, z=ramp(40.0), slope=SLOPE), elevation(straight(ramp)) if with_map else None)
     stop = stop_plan(ego(speed), None, None, config())
-    points = outputs.plan_points(Plan(0, surface.plane.map_from_ego, stop.trajectory), config(), surface)
+    points = plan_messages.plan_points(Plan(0, surface.plane.map_from_ego, stop.trajectory), config(), surface)
     np.testing.assert_allclose(points["z"], [ramp(x) for x in points["x"]], atol=0.02)
     np.testing.assert_allclose(2.0 * np.arcsin(points["qy"]), NOSE_UP, atol=1e-3)
     assert points["longitudinal_velocity_mps"][-1] == 0.0
@@ -260,7 +260,7 @@ def test_plans_and_the_watchdogs_stop_carry_the_height_of_their_odometry():
     core.put("odometry", odometry_on_slope(1.1, 7.5, SLOPE), ns(1.1))
     report, surface = core.stop(ns(1.1), "a test")
     for plan, plan_surface, z in ((step.report.plan, step.snapshot.surface, 7.0), (report.plan, surface, 7.5)):
-        points = outputs.plan_points(plan, core.config, plan_surface)
+        points = plan_messages.plan_points(plan, core.config, plan_surface)
         np.testing.assert_allclose(points["z"], z + SLOPE * points["x"], atol=1e-9)
 
 

@@ -44,7 +44,7 @@ from std_msgs.msg import Header
 
 from reflectdrive_ros.core.config import Config, ConfigError, load, override, override_dotted
 from reflectdrive_ros.core.config import settings as leaves
-from reflectdrive_ros.ros import convert, image_decoding, obstacles, outputs
+from reflectdrive_ros.ros import convert, image_decoding, obstacles, outputs, plan_messages
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 # numpy may grumble where numbers overflow; what comes out is what counts
@@ -173,8 +173,8 @@ def test_a_planning_core_answers_whatever_it_is_told(planner, bad, mended, jump_
         if report is not None:
             points = outputs.trajectory(report.plan, core.config).points
             assert np.isfinite([p.pose.position.x for p in points]).all()
-            sent = outputs.plan_points(report.plan, core.config)
-            outputs.trajectory_bytes(report.plan.stamp_ns, sent, core.config.output.map_frame)
+            sent = plan_messages.plan_points(report.plan, core.config)
+            plan_messages.trajectory_bytes(report.plan.stamp_ns, sent, core.config.output.map_frame)
     outputs.diagnostics(core.statuses(now), now, "reflectdrive")
 
 

@@ -30,7 +30,8 @@ from std_msgs.msg import Header, String
 
 from reflectdrive_ros.core.domain import PlanSource
 from reflectdrive_ros.core.messages import BadMessage
-from reflectdrive_ros.ros import cdr, convert, image_decoding, topics
+from reflectdrive_ros.ros import cdr, convert, definitions, image_decoding, topics
+from reflectdrive_ros.ros.bag import type_name_of
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.store import ITEMS_MAX
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -106,20 +107,25 @@ def every_field(message):
 @given(messages)
 def test_cdr_reads_what_rclpy_reads(message):
     content, kind = serialize_message(message), type(message)
-    same(cdr.read(content, kind, 1000), deserialize_message(content, kind))
+    for layout in (cdr.message_layout(kind), definitions.layout(type_name_of(kind))):
+        same(cdr.read(content, layout, 1000), deserialize_message(content, kind))
 
 
 @pytest.mark.parametrize("text", ["", "turn left", "straße"])
 def test_texts_are_read_as_they_were_written(text):
-    assert cdr.read(serialize_message(String(data=text)), String, 10).data == text
+    assert cdr.read(serialize_message(String(data=text)), cdr.message_layout(String), 10).data == text
 
 
 def test_big_endian_bytes_are_read_alike():
     little = serialize_message(String(data="turn left"))
     big = bytes([0, 0]) + little[2:4] + struct.pack(">I", 10) + little[8:]
-    assert cdr.read(big, String, 10).data == cdr.read(little, String, 10).data == "turn left"
+    assert (
+        cdr.read(big, cdr.message_layout(String), 10).data
+        == cdr.read(little, cdr.message_layout(String), 10).data
+        == "turn left"
+    )
     header = b"\0\0\0\0" + struct.pack(">iII", 7, 8, 4) + b"map\0"
-    read = cdr.read(header, Header, 10)
+    read = cdr.read(header, cdr.message_layout(Header), 10)
     assert (read.stamp.sec, read.stamp.nanosec, read.frame_id) == (7, 8, "map")
 
 
@@ -141,7 +147,7 @@ def harmed(draw):
 @given(harmed())
 def test_any_bytes_are_a_message_or_a_sentence(what):
     content, kind = what
-    read = odd_messages.named(cdr.read, content, kind, 1000)
+    read = odd_messages.named(cdr.read, content, cdr.message_layout(kind), 1000)
     if read is not None:
         every_field(read)
 
@@ -229,13 +235,13 @@ def test_a_node_plans_on_between_bad_messages():
 def test_a_forged_length_allocates_nothing(make):
     """Each word of a message in turn promises a thousand million elements."""
     message = make()
-    good, kind = serialize_message(message), type(message)
+    good, layout = serialize_message(message), cdr.message_layout(type(message))
     words = range(4, min(len(good), 2000) - 4, 4)
     tracemalloc.start()
     try:
         refused = 0
         for at in words:
-            read = odd_messages.named(cdr.read, good[:at] + struct.pack("<I", 10**9) + good[at + 4 :], kind, 20_000)
+            read = odd_messages.named(cdr.read, good[:at] + struct.pack("<I", 10**9) + good[at + 4 :], layout, 20_000)
             refused += read is None
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -339,11 +345,11 @@ def test_every_item_of_a_message_counts_once_however_often_it_is_read(make, item
     message = make()
     content, kind = serialize_message(message), type(message)
     for _ in range(2):
-        read = cdr.read(content, kind, items)
+        read = cdr.read(content, cdr.message_layout(kind), items)
         for _ in range(2):
             same(read, message)
     with pytest.raises(cdr.TooLarge, match=f"at least [0-9]+ items is not read, at most {items - 1} are"):
-        cdr.read(content, kind, items - 1)
+        cdr.read(content, cdr.message_layout(kind), items - 1)
 
 
 def lights_of(groups, lamps):
@@ -479,7 +485,7 @@ def test_a_jpeg_whose_size_stands_behind_too_many_segments_is_refused():
 
 def test_the_strides_of_items_are_those_of_the_elements():
     poses = predicted_objects(1.0, (60.0, 0.0, 0.3, 5.0, 4.5)).objects[0].kinematics.predicted_paths[0]
-    read = cdr.read(serialize_message(poses), type(poses), 10)
+    read = cdr.read(serialize_message(poses), cdr.message_layout(type(poses)), 10)
     np.testing.assert_array_equal(convert.planar_poses(read.path), convert.planar_poses(poses.path))
     assert [pose.position.x for pose in read.path[2:5]] == [pose.position.x for pose in poses.path[2:5]]
     assert read.path[-1].position.x == poses.path[-1].position.x

@@ -10,6 +10,7 @@ official acos gives NaN, quirk Q3; the golden set has neither.)
 import argparse
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import scoring
 from reflectdrive_ros.cli import score
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.tokens import Codebook, poses_from_points
-from reflectdrive_ros.evaluation import golden
+from reflectdrive_ros.evaluation import golden, self_test
+from reflectdrive_ros.scoring import metrics
 
 SLICE = Path(__file__).parent / "data" / "golden"
 WHOLE = Path(__file__).parents[2] / "shared" / "reference" / "golden"
@@ -315,3 +318,51 @@ def test_points_that_are_no_plan_are_refused(points):
 
 def test_the_official_car_is_nuplans():
     assert VehicleConfig(max_steering_rad=np.pi / 3) == golden.VEHICLE
+
+
+# --- reflectdrive score --self-test ----------------------------------------------------------------------------------
+
+
+def self_tested(tmp_path, capsys):
+    file = tmp_path / "self_test.json"
+    code = main(["score", "--self-test", "--json", str(file)])
+    return code, json.loads(file.read_text()), capsys.readouterr().out
+
+
+def test_the_self_test_names_the_arithmetic_and_is_equal(tmp_path, capsys):
+    code, numbers, shown = self_tested(tmp_path, capsys)
+    assert (code, numbers["equal"], numbers["compared"]["differing"]) == (0, True, {})
+    assert numbers["compared"]["rows"] == numbers["trajectories"] > 100
+    assert numbers["numpy"].startswith(np.__version__)
+    assert re.fullmatch(r"\S+ \S+: \w+", numbers["blas"]), numbers["blas"]
+    for name in ("numpy", "blas"):
+        assert numbers[name] in shown
+    again = self_tested(tmp_path, capsys)[1]
+    assert again["results_sha256"] == numbers["results_sha256"]
+
+
+def test_a_machine_that_scores_differently_fails_the_self_test(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(metrics, "COMFORT_HIGH", 0.5 * metrics.COMFORT_HIGH)
+    code, numbers, shown = self_tested(tmp_path, capsys)
+    assert (code, numbers["equal"]) == (1, False)
+    assert "DIFFERENT from the official scores" in shown
+
+
+def test_the_scenes_of_the_self_test_are_of_the_slice():
+    slice_scenes = {scene["scene_id"]: scene for _, scene in golden.read_lines(SLICE / "scenes.jsonl.gz")}
+    slice_rows = score.official_scores(SLICE / "scores.jsonl.gz")
+    scenes = [scene for _, scene in golden.read_lines(self_test.SCENES)]
+    assert all(slice_scenes[scene["scene_id"]] == scene for scene in scenes)
+    rows = score.official_scores(self_test.SCORES)
+    assert len({scene_id for scene_id, _ in rows}) == len(scenes)
+    for key, row in rows.items():
+        assert row == {name: value for name, value in slice_rows[key].items() if name not in ("dbg1", "dbg2")}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(["--self-test", "a", "b"], "scenes of its own"), ([], "SCENES and OUT are missing"), (["a"], "are missing")],
+)
+def test_files_and_the_self_test_exclude_each_other(words, sentence, capsys):
+    assert main(["score", *words]) == 2
+    assert sentence in capsys.readouterr().err

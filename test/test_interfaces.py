@@ -115,13 +115,13 @@ from autoware_internal_planning_msgs.msg import CandidateTrajectories, Candidate
 from rclpy.serialization import deserialize_message
 from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import Plan, Trajectory
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros import outputs, plan_messages
 from reflectdrive_ros.ros.inputs.control import Signal
 
 poses = np.stack([np.arange(1.0, 9.0), np.zeros(8), np.zeros(8)], axis=1)
 plan = Plan(1_000_000_000, np.zeros(3), Trajectory(poses, 0.5), candidates=(Trajectory(poses, 0.5),))
 config = Config()
-content = outputs.candidates(plan, outputs.plan_points(plan, config), Signal.LEFT, config)
+content = outputs.candidates(plan, plan_messages.plan_points(plan, config), Signal.LEFT, config)
 message = deserialize_message(content, CandidateTrajectories)
 json.dump({
     "from": sys.modules["autoware_internal_planning_msgs"].__file__,

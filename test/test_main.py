@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import without_ros
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.infra.command import Output, make_list, make_table
@@ -90,18 +91,7 @@ def test_advice_names_the_library_and_what_to_do(fault, advice):
 
 
 EVERY_COMMAND = [[name] for name in COMMANDS] + [["bench", name] for name in BENCHES]
-NEED_ROS = {"demo", "replay", "make-bag", "dataset", "bench node", "bench soak"}
-WITHOUT_ROS = """
-import sys
-class NoRos:
-    def find_spec(self, name, path=None, target=None):
-        first = name.split(".")[0]
-        if first in ("rclpy", "ament_index_python", "rosidl_parser", "builtin_interfaces", "reflectdrive") or (
-            first.endswith("_msgs")
-        ):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, NoRos())
-"""
+NEED_ROS = {"demo", "make-bag", "bench node", "bench soak"}
 HELP = """
 import contextlib, io, json, sys
 from reflectdrive_ros.__main__ import main
@@ -135,7 +125,7 @@ def test_every_command_has_help(helps, words):
 
 
 def test_without_ros_only_the_commands_that_need_it_refuse_and_say_what_to_do():
-    words = [sys.executable, "-c", WITHOUT_ROS + HELP, json.dumps(EVERY_COMMAND)]
+    words = [sys.executable, "-c", without_ros.HIDDEN + HELP, json.dumps(EVERY_COMMAND)]
     answers = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=240, check=True).stdout)
     assert {name for name, (code, _) in answers.items() if code != 0} == NEED_ROS
     for name in NEED_ROS:
@@ -146,7 +136,7 @@ def test_without_ros_only_the_commands_that_need_it_refuse_and_say_what_to_do():
 
 @pytest.mark.parametrize("name", ["planner", "world"])
 def test_without_ros_the_programs_of_ros2_run_are_one_sentence(name):
-    program = f"{WITHOUT_ROS}\nfrom reflectdrive_ros.__main__ import {name}\nsys.exit({name}())"
+    program = f"{without_ros.HIDDEN}\nfrom reflectdrive_ros.__main__ import {name}\nsys.exit({name}())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith(f"{name} needs ROS 2, but there is no rclpy: source the setup.bash of ")
@@ -344,10 +334,10 @@ def test_names_in_tables_are_neither_markup_nor_commands_to_the_terminal(capsys)
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
-@pytest.mark.parametrize("words", [["--planner", "route_follower"], ["--planner", "route_follower", "--node"]])
-def test_warnings_that_are_errors_are_not_taken_for_damaged_messages(replayed_bag, words, tmp_path):
+def test_warnings_that_are_errors_are_not_taken_for_damaged_messages(replayed_bag, tmp_path):
     """`PYTHONWARNINGS=error`: a library warns while the first message is read, and no message is damaged."""
-    command = [sys.executable, "-m", "reflectdrive_ros", "replay", str(replayed_bag), *words, "--out", str(tmp_path)]
+    words = [str(replayed_bag), "--planner", "route_follower", "--node", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "reflectdrive_ros", "replay", *words]
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2

@@ -11,6 +11,7 @@ from autoware_internal_planning_msgs.msg import (
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.serialization import deserialize_message, serialize_message
+from reflectdrive.msg import PlannerStatus
 from scenes import SECOND_NS, config
 from std_msgs.msg import String
 from unique_identifier_msgs.msg import UUID
@@ -26,7 +27,7 @@ from reflectdrive_ros.core.domain import (
 )
 from reflectdrive_ros.core.kinematics import arc, braking_distances
 from reflectdrive_ros.maps.elevation import RoadSurface, VehiclePlane
-from reflectdrive_ros.ros import outputs, rotations
+from reflectdrive_ros.ros import outputs, plan_messages, rotations
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.ros.topics import NODE_NAME
@@ -45,7 +46,7 @@ def as_received(message):
 
 
 def sent_candidates(plan, signal, settings, node=NODE_NAME):
-    content = outputs.candidates(plan, outputs.plan_points(plan, settings), signal, settings, node)
+    content = outputs.candidates(plan, plan_messages.plan_points(plan, settings), signal, settings, node)
     return deserialize_message(content, CandidateTrajectories)
 
 
@@ -72,12 +73,12 @@ def test_the_bytes_that_are_sent_are_the_message(frame, dt):
     """The quick way must say what the plain one says, wherever the frame's name puts the padding."""
     settings = config(output__map_frame=frame)
     plan = Plan(-3 * SECOND_NS // 2, HERE, Trajectory(arc(0.07, 0.4 * np.arange(1, 17)), dt))
-    points = outputs.plan_points(plan, settings)
-    sent = deserialize_message(outputs.trajectory_bytes(plan.stamp_ns, points, frame), TrajectoryMessage)
+    points = plan_messages.plan_points(plan, settings)
+    sent = deserialize_message(plan_messages.trajectory_bytes(plan.stamp_ns, points, frame), TrajectoryMessage)
     assert sent == deserialize_message(serialize_message(outputs.trajectory(plan, settings)), TrajectoryMessage)
     assert sent.header.frame_id == frame
     assert len(sent.points) == len(outputs.trajectory(plan, settings).points)
-    np.testing.assert_array_equal(outputs.points_from_message(sent), points)
+    np.testing.assert_array_equal(plan_messages.points_from_message(sent), points)
 
 
 @pytest.mark.parametrize("frame", ["map", "maps", "earth", "a_long_frame_name"])
@@ -89,7 +90,7 @@ def test_the_bytes_of_candidates_are_their_message(frame, rivals):
     plan = Plan(7 * SECOND_NS + 25, HERE, trajectories[0], candidates=tuple(trajectories[1:]))
     message = CandidateTrajectories()
     for slot, trajectory in enumerate(trajectories):
-        identity = UUID(uuid=np.frombuffer(outputs.slot_uuid("ReflectDrive", slot), np.uint8))
+        identity = UUID(uuid=np.frombuffer(plan_messages.slot_uuid("ReflectDrive", slot), np.uint8))
         points = outputs.trajectory(Plan(plan.stamp_ns, HERE, trajectory), settings).points
         head = outputs.header(plan.stamp_ns, frame)
         candidate = CandidateTrajectory(header=head, generator_id=identity, points=points)
@@ -121,7 +122,7 @@ def test_a_name_of_a_megabyte_is_cut_and_escaped_in_diagnostics_and_status():
     line = InputStatus("odometry", Level.ERROR, f"odometry: frame '{name}' is not 'map'", {"frame": name})
     (status,) = sent_diagnostics([line], 3, "reflectdrive").status
     report = StepReport(stopping_plan(), Verdict.LATE, PlanSource.STOP, f"frame '{name}' is unknown")
-    reason = outputs.status(report, config(), "", 0, 0.0, 0.0).reason
+    reason = plan_messages.status(report, config(), "", 0, 0.0, 0.0).reason
     for text in (status.message, status.values[0].value, reason):
         assert text.isprintable()
         assert len(text) < 300
@@ -212,7 +213,10 @@ def test_debug_arrays_are_flat_and_of_equal_length():
 
 def test_status_tells_verdict_source_and_reason():
     report = StepReport(stopping_plan(), Verdict.LATE, PlanSource.CARRIED, "the plan took 90 ms", {"plan": 90.0})
-    message = outputs.status(report, config(), "abc", 5, 0.05, 95.0)
+    status = plan_messages.status(report, config(), "abc", 5, 0.05, 95.0)
+    message = deserialize_message(plan_messages.status_bytes(status, 7, "map"), PlannerStatus)
+    assert (message.header.frame_id, message.header.stamp.nanosec) == ("map", 7)
+    assert (message.planner, message.step_kind) == (status.planner, status.step_kind)
     assert (message.verdict, message.source) == (message.VERDICT_LATE, message.SOURCE_CARRIED)
     assert (message.reason, message.sequence, message.model_sha256) == ("the plan took 90 ms", 5, "abc")
     assert message.time_received_to_published == 95.0

@@ -15,11 +15,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from own_bags import short_bag
 from packaging.requirements import Requirement
 
 import reflectdrive_ros
-from reflectdrive_ros.__main__ import BENCHES, COMMANDS
+from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.infra import installing
+from reflectdrive_ros.runtime import model_file
+from reflectdrive_ros.runtime.model_file import ModelFileError
 
 pytestmark = pytest.mark.meta
 
@@ -408,11 +412,54 @@ def test_a_wheel_scores_and_evaluates_on_a_machine_without_ros(without_ros, tmp_
     driven = run_alone(program, *words)
     assert driven.returncode == 0, driven.stderr
     assert json.loads((tmp_path / "eval.json").read_text())["scenes"] > 0
+    tracks = ("eval", "--scenes", data / "real_tracks", "--planner", "constant_velocity")
+    assert run_alone(program, *tracks).returncode == 0
+    tested = run_alone(program, "score", "--self-test", "--json", tmp_path / "self_test.json")
+    assert (tested.returncode, json.loads((tmp_path / "self_test.json").read_text())["equal"]) == (0, True)
     checked = run_alone(program, "doctor", "--json", tmp_path / "doctor.json")
     assert checked.returncode == 1
     findings = json.loads((tmp_path / "doctor.json").read_text())["findings"]
     states = {each["name"]: each["state"] for each in findings}
     assert (states["ROS 2"], states["planner"], states["processor"]) == ("MISSING", "OK", "OK")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_wheel_replays_a_bag_on_a_machine_without_ros(without_ros, tmp_path):
+    """With the network that the wheel holds: the plans are those of a machine with ROS."""
+    bag = short_bag(tmp_path / "bag", "pandaset_002", seconds=2.0, objects=8)
+    done = run_alone(without_ros / "reflectdrive", "replay", bag, "--out", tmp_path / "alone")
+    assert done.returncode == 0, done.stderr
+    assert main(["replay", str(bag), "--out", str(tmp_path / "ros"), "--no-report"]) == 0
+    one, other = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("alone", "ros"))
+    assert one["plans_sha256"] == other["plans_sha256"]
+    assert one["sources"]["PLANNER"] == one["plans"] > 10
+    assert (tmp_path / "alone/report.html").stat().st_size > 100_000
+    trajectories = run_alone(
+        without_ros / "reflectdrive",
+        *("replay", bag, "--candidates", "/planning/reflectdrive/output/trajectory", "--out", tmp_path / "checked"),
+    )
+    assert (trajectories.returncode, trajectories.stderr.count("\n")) == (2, 1)  # the bag has no such topic
+    assert "has no messages of this topic" in trajectories.stderr
+
+
+def test_a_wheel_without_the_models_is_small(tmp_path):
+    """Its files but the kernels, which compress to 0.2 MB."""
+    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
+    shutil.copytree(ROOT, tmp_path / "source", ignore=skipped)
+    command = [sys.executable, "setup.py", "-q", "install_data", "--install-dir", str(tmp_path / "prefix")]
+    environment = {**os.environ, "REFLECTDRIVE_MODELS": "none"}
+    subprocess.run(command, cwd=tmp_path / "source", env=environment, check=True, capture_output=True, timeout=120)
+    assert {each.name for each in (tmp_path / "prefix/share/reflectdrive").iterdir()} == {"config"}
+    archive = shutil.make_archive(str(tmp_path / "package"), "zip", ROOT / "reflectdrive_ros")
+    assert Path(archive).stat().st_size < 2.8e6
+
+
+def test_a_shipped_model_that_is_missing_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(model_file, "_model_roots", lambda: iter(()))
+    monkeypatch.chdir("/")
+    with pytest.raises(ModelFileError, match=r"^model file models/\S+ cannot be read .*copy the folder models"):
+        model_file.verified_sha256(Config().model)
 
 
 @pytest.mark.long

@@ -16,9 +16,10 @@ from shared import create_once
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.ros import bag as bags
-from reflectdrive_ros.ros import candidates, convert, outputs
-from reflectdrive_ros.ros.bag import BagReader, BagWriter, message_class
+from reflectdrive_ros.ros import candidates, convert, outputs, plan_messages
+from reflectdrive_ros.ros.bag import BagReader, BagWriter
 from reflectdrive_ros.ros.candidates import CandidateMessage, CandidateMessages
+from reflectdrive_ros.ros.topics import message_class
 
 RECORDING, OBJECTS = "pandaset_002", 40
 CANDIDATES = "/planning/generator/foreign/candidate_trajectories"
@@ -50,7 +51,7 @@ def points_after(stamp_ns, drive, speed=1.0):
     ahead_m = np.interp(ahead_s, times_s, s_m) + last_mps * np.maximum(ahead_s - times_s[-1], 0.0)
     begin_m = np.interp(begin_s, times_s, s_m)
     ahead = geometry.sample(path, begin_m + speed * (ahead_m - begin_m))
-    points = np.zeros(len(TIMES_S), outputs.POINT)
+    points = np.zeros(len(TIMES_S), plan_messages.POINT)
     points["sec"], points["nanosec"] = np.divmod(np.rint(1e9 * TIMES_S).astype(np.int64), 1_000_000_000)
     points["x"], points["y"] = ahead[:, 0], ahead[:, 1]
     points["qz"], points["qw"] = np.sin(ahead[:, 2] / 2), np.cos(ahead[:, 2] / 2)
@@ -164,17 +165,17 @@ def verdicts(numbers):
 
 def test_the_other_layout_of_the_message_gives_the_same_verdicts(replayed, tmp_path, monkeypatch):
     """Its type in the bag is not the installed one."""
-    definition = bags._definition
+    definition = bags.definition
 
     def other(name):
         text, digest = definition(name)
         return (text, "RIHS01_" + "0" * 64) if name == TYPE else (text, digest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bags, "_definition", other)
+        patch.setattr(bags, "definition", other)
         bag = short_bag(tmp_path / "other", RECORDING, with_candidates(not outputs.HAS_TURN_INDICATOR), 8.0, OBJECTS)
     with BagReader(bag) as reader, pytest.raises(bags.BagError, match="another version"):
-        list(reader.messages([CANDIDATES]))
+        reader.require_installed([CANDIDATES])
     code, numbers = checked(bag, tmp_path / "out", "--no-report")
     assert code == 0
     assert verdicts(numbers) == verdicts(replayed[0])
@@ -190,7 +191,7 @@ def test_the_score_in_the_recorded_future_has_the_road_of_the_map(tmp_path):
     empty, free_road = message_class(TYPE)(), predicted_objects(0.0)
     with BagWriter(tmp_path / "bag") as bag:
         bag.add_topic(ROUTE, "nav_msgs/msg/Path")
-        route = outputs.route_path(geometry.distinct_points(drive[1], 0.1), "map")
+        route = plan_messages.route_path(geometry.distinct_points(drive[1], 0.1), "map")
         bag.write(ROUTE, int(drive[0][0]), route)
         for message in messages:
             stamp_ns = convert.stamp_ns(message.header)
@@ -235,7 +236,7 @@ def test_a_trajectory_topic_is_one_candidate(replayed, tmp_path, behind):
             for row, metres in zip(passed, np.arange(-behind, 0), strict=True):
                 row["sec"], row["nanosec"] = 0, 0
                 row["x"], row["y"] = geometry.compose(ego, np.array([metres, 0.0, 0.0]))[:2]
-            content = outputs.trajectory_bytes(stamp_ns, np.concatenate([passed, points]), "map")
+            content = plan_messages.trajectory_bytes(stamp_ns, np.concatenate([passed, points]), "map")
             written.append(("/planning/trajectory", Trajectory(), content))
         return written
 

@@ -10,7 +10,7 @@ import torch
 from tiny_net import random_actions, tiny_inputs, tiny_net
 from tiny_scene import SPEC, critical_net, critiques_of, scene_inputs, scene_net
 
-from reflectdrive_ros.core.tokens import ROUTE_FRAME, Axis, TokenLayout
+from reflectdrive_ros.core.tokens import ROUTE_DRIVEFINE, ROUTE_FRAME, Axis, TokenLayout
 from reflectdrive_ros.deploy.export import export
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer, model_inputs
 from reflectdrive_ros.model import checkpoint
@@ -198,13 +198,36 @@ def test_graphs_of_a_scene_network_write_the_tokens_of_torch(tmp_path):
     np.testing.assert_array_equal(plans, expected_plans)
     critique = critiques_of(torch.from_numpy(plans)[None])[0].numpy()
     for each, context in ((graphs, graphs.prefill(inputs)), (eager, eager.prefill(inputs))):
-        ids, confidence = each.edit(context, plans, critique)
-        one, _ = each.edit(context, plans[:1], critique[:1])
+        ids, confidence = each.refine(context, plans, critique)
+        one, _ = each.refine(context, plans[:1], critique[:1])
         np.testing.assert_array_equal(ids[:1], one)
-        expected_ids, sure = eager.edit(expected.context, plans, critique)
+        expected_ids, sure = eager.refine(expected.context, plans, critique)
         np.testing.assert_array_equal(ids, expected_ids)
         np.testing.assert_allclose(confidence, sure, atol=1e-5)
-    assert not np.array_equal(expected_ids, eager.edit(expected.context, plans, 0.0 * critique)[0])
+    assert not np.array_equal(expected_ids, eager.refine(expected.context, plans, 0.0 * critique)[0])
+
+
+def test_graphs_of_drivefine_on_the_route_refine_with_a_critique_as_torch_does(tmp_path):
+    net = critical_net(layout=ROUTE_DRIVEFINE, table_stride=4)
+    net = rebuilt(net, replace(net.config, words=WORDS, text_vocabulary=len(WORDS)))
+    export(net, "0" * 64, tmp_path, {}, rollout.DRIVEFINE_DECODING, sequences=2)
+    card = GraphCard.read(tmp_path / "card.json")
+    assert set(card.files) == {"prefill", "step", "sampled_step", "edit"}
+    graphs, eager = OrtNetwork(card), TorchNetwork(net, decoding=rollout.DRIVEFINE_DECODING)
+    assert graphs.capabilities == eager.capabilities - {"guidance"} == {"edit", "sampling", "refine", "critique"}
+    inputs = synthetic_inputs(eager)
+    masked = np.full((3, ROUTE_DRIVEFINE.length), ROUTE_DRIVEFINE.mask_id, np.int32)
+    contexts = [each.prefill(inputs) for each in (graphs, eager)]
+    plans, expected = (
+        each.draft(context, masked, (5, 5, 6)) for each, context in zip((graphs, eager), contexts, strict=True)
+    )
+    np.testing.assert_array_equal(plans[0], expected[0])
+    critique = critiques_of(torch.from_numpy(plans[0])[None])[0].numpy()
+    written, expected = (
+        each.refine(context, plans[0], critique) for each, context in zip((graphs, eager), contexts, strict=True)
+    )
+    np.testing.assert_array_equal(written[0], expected[0])
+    assert not np.array_equal(written[0], graphs.refine(contexts[0], plans[0], 0.0 * critique)[0])
 
 
 def drafted(network, inputs):

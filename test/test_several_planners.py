@@ -19,7 +19,7 @@ from reflectdrive_ros.planning.generators import GENERATORS
 from reflectdrive_ros.planning.inputs import needs_cameras, uses_map
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import waypoints
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros import outputs, plan_messages
 from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.runtime.engine import Engine
 
@@ -188,14 +188,14 @@ def test_messages_name_the_planner_of_the_plan():
     report = engine.step(scene())
     assert (report.verdict, report.source) == (Verdict.OK, PlanSource.PLANNER)
     assert report.plan.planner
-    assert outputs.status(report, settings, "", 1, 0.0, 0.0).planner == report.plan.planner
+    assert plan_messages.status(report, settings, "", 1, 0.0, 0.0).planner == report.plan.planner
     assert outputs.debug(report, settings, {}).planner == report.plan.planner
-    points = outputs.plan_points(report.plan, settings)
+    points = plan_messages.plan_points(report.plan, settings)
     sent = deserialize_message(outputs.candidates(report.plan, points, Signal.OFF, settings), CandidateTrajectories)
     names = [info.generator_name.data for info in sent.generator_info]
     assert names == [f"ReflectDrive_{slot}_{planner}" for slot, planner in enumerate(report.plan.planners)]
     stop = engine.stop(scene().ego, None, "no images")
-    assert outputs.status(stop, settings, "", 1, 0.0, 0.0).planner == BOTH
+    assert plan_messages.status(stop, settings, "", 1, 0.0, 0.0).planner == BOTH
 
 
 def test_a_carried_plan_is_still_that_of_its_planner():

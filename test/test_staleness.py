@@ -146,6 +146,13 @@ def test_numbers_of_several_planners_in_one_row_depend_on_each_of_them():
     assert not [name for name in ("reflexdiffusion", "idm_proposals", "route_follower") if f"{name}.py" in unused]
 
 
+def test_a_network_that_is_used_on_request_makes_only_its_own_numbers_stale():
+    model = "models/drivefine_scene"
+    command = "reflectdrive eval --planner drivefine"
+    assert f":(exclude){model}" in staleness.pathspecs({"command": command})
+    assert f":(exclude){model}" not in staleness.pathspecs({"command": f"{command} --model {model}/onnx/card.json"})
+
+
 def test_paths_and_commands_of_the_tables_exist():
     paths = {path for some in (*staleness.PATHS.values(), *staleness.ONLY_OF.values()) for path in some}
     for path in (*paths, *staleness.DRIVES, *staleness.OTHERS):

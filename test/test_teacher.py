@@ -8,12 +8,14 @@ import torch
 from rich.console import Console
 from tiny_net import POSES, tiny_net
 from tiny_rl import network_to_begin_with, with_words  # noqa: F401 (a fixture)
+from tiny_scene import critical_net, scene_inputs
 from tiny_training import a_batch, command, network, two_sets  # noqa: F401 (two_sets is a fixture)
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.config import ConfigError
-from reflectdrive_ros.core.tokens import TokenLayout
+from reflectdrive_ros.core.tokens import ROUTE_FRAME, TokenLayout
 from reflectdrive_ros.model.token import rollout
+from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.training import teacher, train_state
 from reflectdrive_ros.training.token_job import TokenJob
 from reflectdrive_ros.training.train_state import StateError
@@ -25,7 +27,8 @@ def test_the_targets_are_the_plans_that_the_teacher_drives():
     net = tiny_net()
     batch = a_batch(net)
     batch = replace(batch, route=torch.full_like(batch.route, LAYOUT.mask_id))
-    plans = rollout.full_step(net, batch.inputs, rollout.default_decoding(LAYOUT)).rounds[-1].actions[:, 0]
+    decoding = rollout.default_decoding(LAYOUT)
+    plans = rollout.full_step(net, batch.inputs, decoding).rounds[decoding.draft_rounds - 1].actions[:, 0]
     motion = batch.ego.numpy() * np.array(net.config.ego_scale)
     unknown = np.full((2, 2), np.nan)
     expected = [
@@ -33,6 +36,20 @@ def test_the_targets_are_the_plans_that_the_teacher_drives():
         for points, each in zip(LAYOUT.decode(plans.numpy()), motion, strict=True)
     ]
     np.testing.assert_array_equal(teacher.plans_of(net, batch, LAYOUT), np.stack(expected))
+
+
+def test_targets_on_the_route_are_the_waypoints_that_the_expert_of_the_teacher_corrected():
+    net = critical_net()
+    inputs = scene_inputs(net)
+    batch = replace(a_batch(net), scene=inputs.scene, ego=inputs.ego, route=inputs.route, text=inputs.text)
+    past = net.encode(net.prompt(batch.inputs))
+    goal = rollout.prefill_goal(net, batch.inputs, rollout.Decoding().goals).actions[:, :1]
+    rounds = rollout.default_decoding(ROUTE_FRAME).rounds(ROUTE_FRAME)[:3]
+    draft = rollout.rollout(lambda ids: net.decode(ids, past), goal, ROUTE_FRAME, rounds, EditRules())[-1].actions
+    corrected = ROUTE_FRAME.decode(rollout.refine(net, draft, past).actions[:, 0].numpy())
+    targets = teacher.plans_of(net, batch, ROUTE_FRAME)
+    np.testing.assert_allclose(targets[..., :2], corrected, atol=1e-6)
+    assert not targets[..., 2].any()
 
 
 def test_a_route_is_read_in_the_teachers_bins():

@@ -136,7 +136,7 @@ def test_the_command_says_what_was_built_and_that_nothing_ran(folders, tmp_path,
     "folder",
     [
         *("reflectdrive2_small/onnx", "reflectdrive2_small/int8", "reflectdrive2_scene/onnx"),
-        *("drivefine_small/onnx", "reflexdiffusion_small/onnx"),
+        *("drivefine_small/onnx", "drivefine_scene/onnx", "reflexdiffusion_small/onnx"),
     ],
 )
 def test_the_shipped_graphs_are_built_as_they_are(folder):

@@ -16,7 +16,7 @@ from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.record import ReplayFrame
 from reflectdrive_ros.replay.validator import LIMITS, check_values, three_point_curvature
 from reflectdrive_ros.replay.validator import margins as margins_of_values
-from reflectdrive_ros.ros import outputs
+from reflectdrive_ros.ros import outputs, plan_messages
 
 DT = 0.1
 
@@ -83,9 +83,9 @@ def published(index, speed, first_point, acceleration=0.0, yaw_rate=0.0, offset_
     car = EgoState(index * 100_000_000, pose, speed, acceleration, yaw_rate)
     ahead = kinematics.arc(yaw_rate / max(speed, 1.0), speed * DT * np.arange(1, 81))
     settings = config(output__first_point=first_point)
-    points = outputs.plan_points(Plan(car.stamp_ns, pose, Trajectory(ahead, DT)), settings, ego=car)
-    is_plan = outputs.is_ahead(points)
-    poses, speeds = outputs.planar_poses(points), points["longitudinal_velocity_mps"].astype(float)
+    points = plan_messages.plan_points(Plan(car.stamp_ns, pose, Trajectory(ahead, DT)), settings, ego=car)
+    is_plan = plan_messages.is_ahead(points)
+    poses, speeds = plan_messages.planar_poses(points), points["longitudinal_velocity_mps"].astype(float)
     later = kinematics.arc(yaw_rate / max(speed, 1.0), np.array([speed * (DT * index + offset_s)]))[0]
     return replace(
         frame(index, speed=speed),

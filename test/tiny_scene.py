@@ -34,8 +34,8 @@ def scene_inputs(net, scenes=2, seed=1):
     return tiny_inputs(net, scenes, seed)._replace(scene=denoiser_cases.random_inputs(SPEC, scenes, seed))
 
 
-def critical_net():
-    net = scene_net(images=False, critique=CRITIQUE, text_length=0, refine=RefineConfig(1))
+def critical_net(**changes):
+    net = scene_net(images=False, critique=CRITIQUE, text_length=0, refine=RefineConfig(1), **changes)
     torch.nn.init.normal_(net.critique_out.weight, generator=torch.Generator().manual_seed(3))
     return net
 

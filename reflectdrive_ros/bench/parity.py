@@ -39,6 +39,7 @@ from ..infra.progress import track_progress
 from ..infra.provenance import write_numbers
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
+from ..planning.critique import CRITIQUE_CHANNELS
 from ..planning.denoiser import START_SCALE, Denoiser, in_metres, present_states, sample
 from ..planning.planner import (
     AnyNetwork,
@@ -223,10 +224,14 @@ def run_step(
     prefill_ms, start_ns = 1e-6 * (time.perf_counter_ns() - start_ns), time.perf_counter_ns()
     actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
     actions = actions[:edited]
-    edits = [each for each in rounds if each.edit and "edit" in network.capabilities]
+    reads_critique = "critique" in network.capabilities
+    edits = [each for each in rounds if each.edit and "edit" in network.capabilities and not reads_critique]
     draft_ms, start_ns = 1e-6 * (time.perf_counter_ns() - start_ns), time.perf_counter_ns()
     actions, _ = run_rounds(partial(network.step, context), actions, edits)
-    if "refine" in network.capabilities:
+    if reads_critique:
+        unknown = np.zeros((len(actions), network.layout.points, CRITIQUE_CHANNELS), np.float32)
+        actions, _ = network.refine(context, actions, unknown)
+    elif "refine" in network.capabilities:
         actions, _ = network.refine(context, actions)
     return actions, (prefill_ms, draft_ms, 1e-6 * (time.perf_counter_ns() - start_ns))
 

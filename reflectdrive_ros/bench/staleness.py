@@ -51,6 +51,7 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
         *(f"{PACKAGE}/runtime/torch_denoiser.py", "models/reflexdiffusion_small"),
     ),
 }
+ON_REQUEST = ("models/reflectdrive2_scene", "models/drivefine_scene")  # used where a command names them
 DIRTY = "-dirty"
 
 
@@ -95,6 +96,7 @@ def pathspecs(numbers: Numbers) -> list[str]:
     variants = "--variant" in words  # may be of any planner
     own = {path for planner in (not variants and planners & ONLY_OF.keys()) or ONLY_OF for path in ONLY_OF[planner]}
     others = {path for some in ONLY_OF.values() for path in some} - own
+    others |= {model for model in ON_REQUEST if not any(model in word for word in words)}
     unused = sorted(others) if "--closed-loop" in words or paths is OTHERS else [*DRIVES, *sorted(others)]
     return [*paths, *(f":(exclude){path}" for path in ("*.md", *unused))]
 

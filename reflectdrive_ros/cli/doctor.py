@@ -37,6 +37,8 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     write_numbers(args.json, {"ready": ready, "findings": rows})
     console.print(_table(findings))
     console.print("The planner can run." if ready else "The planner cannot run: see MISSING above.")
+    if any(finding.name == "ROS 2" and finding.state is State.MISSING for finding in findings):
+        console.print("Without ROS there is no node; replay, dataset, score, eval, train, export and serve need none.")
     return 0 if ready else 1
 
 

@@ -1,5 +1,8 @@
 """`reflectdrive score SCENES OUT`: the official driving scores of given trajectories in given scenes.
 
+`reflectdrive score --self-test` scores scenes that come with the package and says whether this machine, with its NumPy
+and BLAS, gives the official values; machines whose SHA-256 is equal write the same rows, digit by digit.
+
 SCENES has one scene a line, OUT gets one row per scene and trajectory, both as described in
 test/data/golden/SCHEMA.md (gzipped where the name ends in .gz). Scores are PDMS of NAVSIM v1.1 and EPDMS of v2 with and
 without the human filter, by the rules of the official code. No setting (--setting) changes them.
@@ -9,10 +12,13 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,13 +26,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core.tokens import Codebook
-from ..evaluation import golden
+from ..evaluation import golden, self_test
 from ..evaluation.golden import GoldenError
-from ..infra.command import command, make_table
+from ..infra.command import command, make_list, make_table
 from ..infra.documents import DocumentError, array, check_fields, maybe, named, number, text, whole
+from ..infra.errors import UserError
 from ..infra.files import atomic_file
 from ..infra.progress import track_progress
-from ..infra.provenance import write_numbers
+from ..infra.provenance import provenance, write_numbers
 
 COLUMNS = {
     "v1": ("NC", "DAC", "EP", "TTC", "C", "DDC", "PDMS"),
@@ -45,8 +52,9 @@ TOLERANCE = 1e-6  # of a score, and of a simulated state in m, rad, m/s ..
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenes", type=Path, metavar="SCENES", help="file of scenes, .jsonl or .jsonl.gz")
-    parser.add_argument("out", type=Path, metavar="OUT", help="file of scores to write, .jsonl or .jsonl.gz")
+    parser.add_argument("scenes", type=Path, nargs="?", metavar="SCENES", help="file of scenes, .jsonl or .jsonl.gz")
+    parser.add_argument("out", type=Path, nargs="?", metavar="OUT", help="file of scores to write, .jsonl or .jsonl.gz")
+    parser.add_argument("--self-test", action="store_true", help="golden scenes on this machine: equal or not")
     parser.add_argument("--states", action="store_true", help="also write the simulated states (key sim)")
     parser.add_argument(
         "--against", type=Path, metavar="SCORES", help="known scores of these scenes: count differences"
@@ -56,14 +64,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @command()
-def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when a file cannot be used."""
+def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
+    """Exit code 0; 1 when the self-test differs; 2 with one sentence on stderr when a file cannot be used."""
+    if args.self_test:
+        if args.scenes or args.against or args.codebook or args.states:
+            raise UserError("--self-test has scenes of its own: give it alone, or with --json")
+        return run_self_test(args.json, console, errors)
+    if args.out is None:
+        raise UserError("SCENES and OUT are missing: name both files, or give --self-test")
     official = None if args.against is None else official_scores(args.against)
     numbers = score_file(args.scenes, args.out, official, states=args.states, console=errors)
     if args.codebook:
         numbers["codebook"] = golden.codebook_ceiling(golden.read_scenes(args.scenes), Codebook())
     write_numbers(args.json, numbers)
     console.print(table(numbers))
+    return 0
+
+
+def run_self_test(json_file: Path | None, console: Console, errors: Console) -> int:
+    """Scores the golden scenes of the package. Exit code 0 if all scores and states are the official ones, else 1."""
+    start_s = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "scores.jsonl"
+        numbers = score_file(self_test.SCENES, out, official_scores(self_test.SCORES), states=True, console=errors)
+        numbers["results_sha256"] = hashlib.sha256(out.read_bytes()).hexdigest()
+    compared = numbers["compared"]
+    numbers["equal"] = not compared["differing"] and compared["worst_state_error"] <= TOLERANCE
+    numbers |= {"numpy": self_test.numpy_kernels(), "blas": self_test.blas_kernels()}
+    numbers["seconds"] = round(time.perf_counter() - start_s, 3)
+    write_numbers(json_file, numbers)
+    rows = {
+        "scores": f"{compared['rows']} trajectories in {numbers['scenes']} scenes, {differing_names(compared)}",
+        "states": f"worst deviation {compared['worst_state_error']:.1e}, allowed {TOLERANCE:g}",
+        "results SHA-256": numbers["results_sha256"][:16],
+        "NumPy": numbers["numpy"],
+        "BLAS": numbers["blas"],
+        "machine": provenance()["device"],
+        "time": f"{numbers['seconds']:.1f} s",
+    }
+    console.print(
+        make_list(f"self-test: {'equal to' if numbers['equal'] else 'DIFFERENT from'} the official scores", rows)
+    )
+    return 0 if numbers["equal"] else 1
 
 
 def official_scores(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
@@ -139,6 +181,11 @@ def differences(row: Mapping[str, Any], official: Mapping[str, Any]) -> list[str
     return names + (["EC"] if row["EC"] != official["EC"] else [])
 
 
+def differing_names(compared: Mapping[str, Any]) -> str:
+    names = ", ".join(f"{name} {count}" for name, count in sorted(compared["differing"].items()))
+    return f"differing by more than {TOLERANCE:g}: {names or 'none'}"
+
+
 def table(numbers: Mapping[str, Any]) -> Table:
     """The means, and below them how many rows differ from known scores."""
     means = numbers["means_percent"]
@@ -153,9 +200,8 @@ def table(numbers: Mapping[str, Any]) -> Table:
     captions = []
     if "compared" in numbers:
         compared = numbers["compared"]
-        differing = ", ".join(f"{name} {count}" for name, count in sorted(compared["differing"].items())) or "none"
         captions.append(
-            f"{compared['rows']} rows compared with known scores; differing by more than {TOLERANCE:g}: {differing}; "
+            f"{compared['rows']} rows compared with known scores; {differing_names(compared)}; "
             f"worst simulated state {compared['worst_state_error']:.1e}"
         )
     for form, means in numbers.get("codebook", {}).items():

@@ -436,8 +436,10 @@ class TokenTrace:
     chosen: int  # index of the goal of the draft; -1: the step ranked no goals
     ids: Array  # (R + 1, 2 N) int32: the draft, then the ids after each of R rounds
     confidence: Array  # (R + 1, 2 N) 0..1, probability of each id
+    draft: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (N, 2) m, ego frame; none where it is unknown
 
     def __post_init__(self) -> None:
+        keep_array(self, "draft", (None, 2))
         keep_array(self, "goals", (None, 2))
         keep_array(self, "goal_probabilities", (len(self.goals),))
         keep_array(self, "ids", (None, None), np.int32)

@@ -260,6 +260,13 @@ DRIVEFINE = TokenLayout(  # DriveFine, section 4: 0.05 m and 0.1 degrees; no goa
     last_waypoint_first=True,
     interval_bins=15,
 )
+ROUTE_DRIVEFINE = TokenLayout(  # the same relative to the route, along which headings follow from the points
+    axes=(Axis("x", 0.05, 4001, -12.0, 99.9), Axis("y", 0.05, 481, -12.0, 12.0)),
+    goal=(),
+    last_waypoint_first=True,
+    interval_bins=6,
+    frame="route",
+)
 
 
 class Round(NamedTuple):

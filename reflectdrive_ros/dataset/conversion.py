@@ -40,8 +40,8 @@ from ..replay.bag_topics import TOPIC_KEYWORDS, TopicMapping, map_topics, scorin
 from ..replay.engine import recorded_path
 from ..replay.many import find_bags_in, result_dependencies
 from ..replay.recorded_world import BagSlice, find_map
-from ..ros import outputs, topics
-from ..ros.bag import BagError, BagReader, DamagedMessage
+from ..ros import definitions, plan_messages, topics
+from ..ros.bag import BagError, BagReader
 from ..ros.inputs.control import is_autonomous
 from .checks import FrameLimits
 from .frames import Drive
@@ -401,7 +401,8 @@ def open_drive(
     if hindsight:
         path = recorded_path(reader, mapping.sources, mapping.config)
         if len(path) >= 2:
-            route = outputs.route_path(path, mapping.config.output.map_frame)
+            content = plan_messages.route_path(path, mapping.config.output.map_frame)
+            route = definitions.read(content, topics.ROUTE_TYPES["path"])
     drive = Drive(
         name=job.drive,
         config=mapping.config,
@@ -443,7 +444,7 @@ def override_intervals(reader: BagReader, topic: str) -> list[tuple[float, float
     intervals_ns: list[tuple[float, float]] = []
     since_ns: int | None = None
     for entry in reader.messages([topic]):
-        with suppress(BadMessage, DamagedMessage):
+        with suppress(BadMessage):
             message = entry.message()
             if OVERRIDE_TYPES[kind](message):
                 since_ns = entry.received_ns if since_ns is None else since_ns

@@ -34,7 +34,7 @@ from ..data.scene import FUTURE_STEPS, HISTORY_STEPS, DrivingScene, Tracks
 from ..features import cameras
 from ..maps.lanelet_map import LaneletMap
 from ..ros import convert, image_decoding
-from ..ros.bag import BagError, BagMessage, BagReader, message_class
+from ..ros.bag import BagError, BagMessage, BagReader
 from ..ros.inputs.camera_rig import RigInput
 from ..ros.inputs.channel import Level
 from ..ros.inputs.snapshot import Inputs
@@ -144,7 +144,7 @@ class Drive:
         keys = {name: key for key, name in self.sources.items()}
         for topic in reader.topics:
             if topic.name in keys:
-                message_class(topic.type_name)  # raises BagError where its package is not installed
+                reader.layout(topic.type_name)  # raises BagError where it cannot be read
         history, restarts = AgentHistoryBuffer(), 0
         tick = 0  # the first without an observation
         tick_ns = round(self.tick_s * 1e9)
@@ -200,7 +200,7 @@ class Drive:
     def _put(self, inputs: Inputs, key: str, message: BagMessage) -> Any | None:
         """Gives a message of the bag to the node's inputs; None for a damaged one, which they count."""
         try:
-            content = read_message(key, message.data, message.type_name, self.config.inputs)
+            content = read_message(key, message.data, message.layout, self.config.inputs)
         except BadMessage as fault:
             if key in self.fed:
                 inputs.store.refuse(key, fault, message.received_ns)

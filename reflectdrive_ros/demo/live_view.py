@@ -16,7 +16,7 @@ from ..core.domain import Array
 from ..core.messages import BadMessage
 from ..core.tokens import TokenLayout
 from ..planning.corrections import correction_rows, draft_and_corrections
-from ..ros import convert, outputs
+from ..ros import convert, outputs, plan_messages
 from .live_topics import OTHER, LiveState
 
 ROUTE_RANGE_M = 150.0
@@ -87,11 +87,11 @@ def plan(message: Any, poses: tuple[tuple[int, Array], ...]) -> dict[str, Any] |
         return None
     stamp_ns = convert.stamp_ns(message.header)
     ego = pose_at(poses, stamp_ns)
-    points = outputs.points_from_message(message)
-    points = points[outputs.is_ahead(points)]
+    points = plan_messages.points_from_message(message)
+    points = points[plan_messages.is_ahead(points)]
     if len(points) == 0:
         return None
-    table = np.column_stack([outputs.planar_poses(points), points["longitudinal_velocity_mps"]])
+    table = np.column_stack([plan_messages.planar_poses(points), points["longitudinal_velocity_mps"]])
     if ego is None or not np.isfinite(table).all():
         return None
     return {

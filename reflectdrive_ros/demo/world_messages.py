@@ -32,7 +32,7 @@ from ..core.domain import Array, CameraFrame, Plan, Trajectory
 from ..core.messages import BadMessage, require_frame
 from ..maps.lanelet_archive import light_id, write_archive
 from ..maps.roads import RoadMap
-from ..ros import convert, outputs, topics
+from ..ros import convert, plan_messages, topics
 from ..ros.outputs import header, time_message
 from ..sim.traffic.actors import Actors, ActorShape, Lamp
 from . import sensor_messages
@@ -271,12 +271,12 @@ def plan_from_message(message: Any, map_from_ego: Array, frame: str) -> Plan:
     Raises BadMessage for one that cannot be followed.
     """
     require_frame(message.header, frame, "the trajectory")
-    points = outputs.points_from_message(message)
-    points = points[outputs.is_ahead(points)]
+    points = plan_messages.points_from_message(message)
+    points = points[plan_messages.is_ahead(points)]
     if len(points) < 2:
         raise BadMessage(f"the trajectory has {len(points)} points ahead of the car: at least two are needed")
     times_s = points["sec"] + 1e-9 * points["nanosec"]
-    poses = geometry.compose(geometry.invert(map_from_ego), outputs.planar_poses(points))
+    poses = geometry.compose(geometry.invert(map_from_ego), plan_messages.planar_poses(points))
     try:
         trajectory = Trajectory(poses, times_s[1] - times_s[0])
     except ValueError as fault:

@@ -81,7 +81,7 @@ def program_sha256() -> str:
     """SHA-256 over the source files of this package."""
     digest = hashlib.sha256()
     for file in sorted(PACKAGE_FOLDER.rglob("*")):
-        if file.suffix in (".py", ".css", ".html", ".js"):
+        if file.suffix in (".py", ".css", ".html", ".js", ".msg"):
             digest.update(f"{file.relative_to(PACKAGE_FOLDER)}\n".encode())
             digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()

@@ -57,7 +57,7 @@ CAPABILITIES = {  # optional function of a network -> its graph
     "refine": "refine",
     "guidance": "guided_step",
     "camera_dropout": "vision_encoder",  # black images in place of missing cameras
-    "critique": "edit",  # edits that read what the check says of the plan
+    "critique": "edit",  # the expert reads what the check says of the plan: it has this graph in place of `refine`
 }
 ORDER = (
     *("vision_encoder", "encoder", "prefill_goal", "prefill"),
@@ -338,6 +338,8 @@ def required_graphs(kind: str, capabilities: Iterable[str], images: bool = True)
     if kind == "denoiser":  # it has two for all
         return KINDS[kind]
     needed = {*KINDS[kind], *(CAPABILITIES[name] for name in capabilities), *(("vision_encoder",) if images else ())}
+    if CAPABILITIES["critique"] in needed:
+        needed.discard(CAPABILITIES["refine"])
     return tuple(sorted(needed, key=ORDER.index))
 
 
@@ -351,13 +353,13 @@ def token_capabilities(
     critique: bool = False,
 ) -> list[str]:
     """Capabilities of a token network: edit, goals if its layout has them, plan_value if it has that head, refine if it
-    has that expert, guidance and sampling if the backend supports them, camera_dropout if it was trained with it, and
-    critique if its edits read one.
+    has an expert that corrects plans without a goal, guidance and sampling if the backend supports them, camera_dropout
+    if it was trained with it, and critique if its expert reads one.
     """
     optional = {
         "goals": bool(layout.goal),
         "plan_value": plan_value,
-        "refine": refine and not critique,  # an expert that reads a critique has the edits
+        "refine": refine and not (critique and layout.goal),  # with goals, an expert that reads a critique is AutoEdit
         "guidance": guidance,
         "sampling": sampling,
         "camera_dropout": camera_dropout,

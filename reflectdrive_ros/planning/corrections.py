@@ -56,12 +56,13 @@ def corrections(trace: TokenTrace, layout: TokenLayout) -> tuple[Correction, ...
 
 
 def draft_and_corrections(trace: TokenTrace | None, layout: TokenLayout | None) -> tuple[Array, tuple[Correction, ...]]:
-    """(N, 2) m, ego frame: waypoints of the draft, none of tokens on the route; and its corrections. Both are empty if
-    trace or layout is None, or if the trace is of another layout: for pages, which must also show such planners.
+    """(N, 2) m, ego frame: waypoints of the draft, none of tokens on a route that the trace does not know; and its
+    corrections. Both are empty if trace or layout is None, or if the trace is of another layout: for pages, which must
+    also show such planners.
     """
     if trace is not None and layout is not None:
         with suppress(ValueError):
-            draft = layout.decode(trace.ids[0])[:, :2] if layout.frame == "ego" else np.zeros((0, 2))
+            draft = trace.draft if layout.frame == "route" else layout.decode(trace.ids[0])[:, :2]
             return draft, corrections(trace, layout)
     return np.zeros((0, 2)), ()
 

@@ -59,12 +59,13 @@ def token_trace(
     `prefilled` is None if the step selected no goal; `road` is that of a layout in the frame of the route.
     """
     ids, confidence = (np.concatenate(part) for part in zip(*rounds, strict=True))
+    draft = points_in_ego_frame(layout.decode(ids[0]), layout, road)
     if prefilled is None:
-        return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence)
+        return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids, confidence, draft)
     goals, goal = prefilled.actions[prefilled.valid], list(layout.goal)
     chosen = int(np.argmax((goals[:, goal] == ids[0, goal]).all(axis=1)))  # a draft has its goal, edits may change it
     goal_points = points_in_ego_frame(layout.decode_goal(goals), layout, road)
-    return TokenTrace(goal_points, np.exp(prefilled.goal_log_probs[prefilled.valid]), chosen, ids, confidence)
+    return TokenTrace(goal_points, np.exp(prefilled.goal_log_probs[prefilled.valid]), chosen, ids, confidence, draft)
 
 
 class Network(Protocol):
@@ -107,11 +108,6 @@ class Network(Protocol):
         """
         ...
 
-    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
-        """Complete sequences (M, T) edited in one round, given their critiques (M, points, channels)
-        (`planning.critique`), and the probability (M, T) of each id. Capability critique."""
-        ...
-
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         """`step` without `edit` for each of `limits` (at least one)."""
         ...
@@ -123,9 +119,10 @@ class Network(Protocol):
         `share` (M, T) in [0, 1); the most probable ids at temperature 0. Capability sampling."""
         ...
 
-    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        """Complete sequences (M, T) corrected by the refinement expert in one pass, and the probability (M, T) of each
-        id. Capability refine."""
+    def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
+        """Complete sequences (M, T) corrected by the expert in one pass, and the probability (M, T) of each id.
+        Capability refine, or critique: then with the critiques (M, points, channels) of the plans
+        (`planning.critique`)."""
         ...
 
     def plan_values(self, context: Any, actions: Array) -> Array:
@@ -169,16 +166,13 @@ class NetworkWrapper:
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
         return self._network.step(context, actions, limit, edit)
 
-    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
-        return self._network.edit(context, actions, critique)
-
     def sampled_step(
         self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
     ) -> tuple[Array, Array]:
         return self._network.sampled_step(context, actions, limit, temperature, share)
 
-    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        return self._network.refine(context, actions)
+    def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
+        return self._network.refine(context, actions, critique)
 
     def plan_values(self, context: Any, actions: Array) -> Array:
         return self._network.plan_values(context, actions)

@@ -22,7 +22,7 @@ from ..core.domain import Array, Trajectory
 from ..core.messages import BadMessage
 from ..infra.files import atomic_file
 from ..planning import external
-from ..ros import candidates, outputs, topics
+from ..ros import candidates, plan_messages, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.candidates import CandidateMessages
 from ..ros.check_core import CandidateResult, CheckCore, CheckedMessage
@@ -93,10 +93,10 @@ class CandidateReplay:
             core.inputs.store.put("route", route, 0)
         keys = {name: key for key, name in sources.items()}
         length_ns, count = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1), 0
-        for message in reader.messages([*keys, self.topic], stop_ns=stop_ns, any_version=[self.topic]):
+        for message in reader.messages([*keys, self.topic], stop_ns=stop_ns):
             now_ns = message.received_ns
             if message.topic != self.topic:
-                core.receive(keys[message.topic], message.data, now_ns)
+                core.receive(keys[message.topic], message.data, now_ns, message.layout)
                 continue
             core.inputs.wait_idle()
             on_progress((now_ns - reader.start_ns) / length_ns)
@@ -136,11 +136,11 @@ class CandidateReplay:
         report = message.report()
         if report is None or message.surface is None:
             return None
-        status = outputs.status(report, core.config, "", plan + 1, float("nan"), total_ms)
-        status.planner = self.topic
+        status = plan_messages.status(report, core.config, "", plan + 1, float("nan"), total_ms)
+        status = replace(status, planner=self.topic)
         return PublishedPlan(
             report.plan.stamp_ns,
-            outputs.plan_points(report.plan, core.config, message.surface),
+            plan_messages.plan_points(report.plan, core.config, message.surface),
             status,
             {"total": total_ms},
             tuple(core.statuses(now_ns)),

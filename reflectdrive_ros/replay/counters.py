@@ -26,8 +26,8 @@ class PublishedPlan:
     """One published plan with its status and diagnostics."""
 
     stamp_ns: int
-    points: Array  # (T,) of outputs.POINT
-    status: Any  # reflectdrive/PlannerStatus
+    points: Array  # (T,) of plan_messages.POINT
+    status: Any  # a PlanStatus, or a received PlannerStatus
     stages_ms: dict[str, float]
     statuses: tuple[InputStatus, ...]
     at_ns: int | None = None  # publication time on the clock of the bag; None if it is known only at the end

@@ -26,8 +26,8 @@ from ..core.messages import BadMessage
 from ..infra.arguments import available_cores
 from ..infra.parallel import Workers
 from ..infra.provenance import provenance
-from ..ros import outputs, topics
-from ..ros.bag import BagError, BagReader, BagWriter, DamagedMessage
+from ..ros import definitions, plan_messages, topics
+from ..ros.bag import BagError, BagReader, BagWriter
 from ..ros.inputs.channel import InputStatus, Level
 from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
@@ -92,6 +92,8 @@ def replay_bag(
         is_driven = options.route == "driven"
         mapping = map_topics(config, reader, options.topic, driven_route=is_driven, for_check=checked is not None)
         config, sources = mapping.config, mapping.sources
+        for kind in mapping.types.values():
+            reader.layout(kind)  # raises BagError where it cannot be read
         for line in ambiguous_choices(mapping.details()):
             errors.print(line)
         if note := network_domain_note(config):
@@ -99,19 +101,20 @@ def replay_bag(
         tally = ReplayCounters(config.engine.deadline_ms)
         out.mkdir(parents=True, exist_ok=True)
         stop_ns = reader.end_ns + 1 if options.duration is None else reader.start_ns + round(options.duration * 1e9)
-        route = None
+        route, path = b"", None
         if is_driven:
-            route = outputs.route_path(recorded_path(reader, sources, config), config.output.map_frame)
+            route = plan_messages.route_path(recorded_path(reader, sources, config), config.output.map_frame)
+            path = definitions.read(route, topics.ROUTE_TYPES["path"])
         plans: Iterable[PublishedPlan]
         unsent = tally.count_diagnostics
         if checked is not None:
-            plans = checked.plans(reader, sources, config, stop_ns, route, on_progress, unsent)
+            plans = checked.plans(reader, sources, config, stop_ns, path, on_progress, unsent)
         elif options.node:
             from .node import replay_node
 
             plans = replay_node(reader, sources, config, stop_ns, options.rate, route, out, errors, unsent)
         else:
-            plans = replay_engine(reader, sources, config, stop_ns, route, on_progress, unsent)
+            plans = replay_engine(reader, sources, config, stop_ns, path, on_progress, unsent)
         for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
@@ -231,7 +234,7 @@ def due_steps(
         now_ns = message.received_ns
         try:
             core.put(keys[message.topic], message.message(), now_ns)
-        except DamagedMessage as fault:
+        except BadMessage as fault:
             damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
         if core.due(now_ns):
             core.wait_idle()
@@ -258,11 +261,11 @@ def publish_plan(core: PlanningCore, due_step: DueStep, config: Config, number: 
     if step.report is None or surface is None:
         return None
     start_s = time.perf_counter()
-    points = outputs.plan_points(step.report.published, config, surface, step.report.ego)
+    points = plan_messages.plan_points(step.report.published, config, surface, step.report.ego)
     total_ms = step.timings_ms["snapshot"] + step.timings_ms["total"] + 1e3 * (time.perf_counter() - start_s)
     image_ns = step.snapshot.image_stamp_ns
     age_s = float("nan") if image_ns is None else (step.report.plan.stamp_ns - image_ns) * 1e-9
-    status = outputs.status(step.report, config, core.model_sha256, number, age_s, total_ms)
+    status = plan_messages.status(step.report, config, core.model_sha256, number, age_s, total_ms)
     statuses = (*due_step.statuses, core.planner_status(due_step.now_ns))
     plan = step.report.plan
     return PublishedPlan(plan.stamp_ns, points, status, step.timings_ms, statuses, due_step.now_ns, plan.trace)
@@ -275,9 +278,11 @@ def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) ->
     poses: list[Array] = []
     for message in reader.messages([sources["odometry"]]):
         try:
-            pose = convert.ego_state(message.message(), config.output.map_frame).map_from_ego
-        except DamagedMessage:
+            odometry = message.message()
+        except BadMessage:  # damaged
             continue
+        try:
+            pose = convert.ego_state(odometry, config.output.map_frame).map_from_ego
         except BadMessage as fault:
             raise BagError(f"--route driven: {fault}") from None
         if not poses or np.hypot(*(pose[:2] - poses[-1][:2])) >= 1.0:
@@ -317,6 +322,7 @@ class PlansBag:
             shutil.rmtree(self._bag.path, ignore_errors=True)
 
     def write(self, sent: PublishedPlan) -> None:
-        trajectory = outputs.trajectory_bytes(sent.stamp_ns, sent.points, self._frame)
+        trajectory = plan_messages.trajectory_bytes(sent.stamp_ns, sent.points, self._frame)
         self._bag.write(self._names["trajectory"], sent.stamp_ns, trajectory)
-        self._bag.write(self._names["status"], sent.stamp_ns, sent.status)
+        status = plan_messages.status_bytes(sent.status, sent.stamp_ns, self._frame)
+        self._bag.write(self._names["status"], sent.stamp_ns, status)

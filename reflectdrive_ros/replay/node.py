@@ -28,7 +28,7 @@ from rosgraph_msgs.msg import Clock
 
 from ..core.config import Config
 from ..infra.progress import ShownProgress
-from ..ros import convert, outputs, topics
+from ..ros import convert, outputs, plan_messages, topics
 from ..ros.bag import BagError, BagReader
 from ..ros.inputs.channel import InputStatus, Level
 from ..ros.node_process import start_ros
@@ -165,7 +165,7 @@ class PlannerOutputs(Node):
                 )
                 # a later message belongs to this plan
                 lines = diagnostics[min(bisect_left(times, at), len(diagnostics) - 1)][1] if diagnostics else ()
-                points = outputs.points_from_message(trajectory)
+                points = plan_messages.points_from_message(trajectory)
                 trace = None if debug is None else outputs.token_trace(debug)
                 plans.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines, trace=trace))
         return [plans[stamp] for stamp in sorted(plans)]
@@ -182,19 +182,21 @@ def replay_node(
     config: Config,
     stop_ns: int,
     rate: float,
-    route: Any | None,
+    route: bytes,
     out: Path,
     errors: Console,
     unsent: OnDiagnostics,
 ) -> Iterator[Any]:
     """Plays the bag to the node in recorded time; then returns every published plan with its status, by stamp.
 
-    `unsent` receives the diagnostics of steps without a plan. `route`: a nav_msgs/Path to send beforehand instead of
-    the bag's own. The bag's map is sent beforehand too: on a vehicle the node has read it before it drives.
+    `unsent` receives the diagnostics of steps without a plan. `route`: a serialised nav_msgs/Path to send beforehand
+    instead of the bag's own, or b"". The bag's map is sent beforehand too: on a vehicle the node has read it before it
+    drives.
 
     The node's messages are spooled to a file until the bag has ended, because measuring plans meanwhile would compete
     with the node for the processor.
     """
+    reader.require_installed(sources.values())
     log = out / "node.log"
     with tempfile.TemporaryFile(dir=out) as file:
         spool, map_is_read, is_playing = MessageSpool(file), threading.Event(), threading.Event()
@@ -205,13 +207,13 @@ def replay_node(
             if is_playing.is_set():  # before that the node waits for the bag, which is no fault
                 spool.add(key, at_s, message)
 
-        harness = Harness(config, [*sources, *(["route"] if route is not None else [])], keep=keep)
+        harness = Harness(config, [*sources, *(["route"] if route else [])], keep=keep)
         try:
             with running_node(config, {}, log) as process:
                 harness.wait_for_node(process, log)
                 if "map" in sources and not send_map(reader, sources["map"], harness, map_is_read):
                     errors.print(f"the node has not read the map within {MAP_TIMEOUT_S:.0f} s: see {log}")
-                if route is not None:
+                if route:
                     harness.inputs["route"].publish(route)
                 began_s = time.perf_counter()
                 is_playing.set()
@@ -275,7 +277,7 @@ def assemble_plans(
             debug = parts.get("debug")
             stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
             trace = None if debug is None else outputs.token_trace(debug)
-            points = outputs.points_from_message(parts["trajectory"])
+            points = plan_messages.points_from_message(parts["trajectory"])
             yield PublishedPlan(stamp, points, parts["status"], stages, parts["diagnostics"], parts["at_ns"], trace)
 
     for key, at_s, message in messages:

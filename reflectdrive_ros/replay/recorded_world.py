@@ -24,14 +24,13 @@ from ..maps.lanelet_file import load_map
 from ..maps.lanelet_map import LaneletMap
 from ..maps.vector_map import VectorMap
 from ..planning.corrections import draft_and_corrections
-from ..ros import cdr, convert, image_decoding, outputs, rotations
-from ..ros.bag import BagReader, message_class
+from ..ros import convert, image_decoding, plan_messages, rotations
+from ..ros.bag import BagReader
 from ..ros.inputs.channel import InputStatus
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, ObjectSighting
 
 IMAGE_WIDTH = 480
-ITEMS_MAX = 10_000_000  # structures and texts of a recorded message
 
 
 class PlanOutput(Protocol):
@@ -40,7 +39,7 @@ class PlanOutput(Protocol):
     @property
     def stamp_ns(self) -> int: ...
     @property
-    def points(self) -> Array: ...  # (T,) of outputs.POINT
+    def points(self) -> Array: ...  # (T,) of plan_messages.POINT
     @property
     def status(self) -> Any: ...
     @property
@@ -69,7 +68,7 @@ class BagSlice:
         names = [self.sources[key]] if key in self.sources else []
         for entry in self.reader.messages(names, self.start_ns, self.stop_ns):
             with suppress(BadMessage):  # the diagnostics report it
-                yield entry.received_ns, cdr.read(entry.data, message_class(entry.type_name), ITEMS_MAX)
+                yield entry.received_ns, entry.message()
 
 
 def build_frames(
@@ -152,7 +151,7 @@ def _frame(
     images: tuple[ReplayImage, ...],
     layout: TokenLayout | None,
 ) -> ReplayFrame:
-    is_plan, status = outputs.is_ahead(item.points), item.status
+    is_plan, status = plan_messages.is_ahead(item.points), item.status
     points, driven = item.points[is_plan], item.points[~is_plan]
     draft, changes = draft_and_corrections(item.trace, layout)
     quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
@@ -160,7 +159,7 @@ def _frame(
         stamp_ns=item.stamp_ns,
         map_from_ego=ego.map_from_ego,
         speed_mps=ego.speed_mps,
-        plan_poses=outputs.planar_poses(points),
+        plan_poses=plan_messages.planar_poses(points),
         plan_speeds=points["longitudinal_velocity_mps"].astype(float),
         dt_s=float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
         verdict=Verdict(status.verdict),
@@ -183,7 +182,7 @@ def _frame(
         ego_slope=plane.slope,
         planner=status.planner,
         alternatives=item.alternatives,
-        driven_poses=outputs.planar_poses(driven),
+        driven_poses=plan_messages.planar_poses(driven),
         driven_speeds=driven["longitudinal_velocity_mps"].astype(float),
     )
 

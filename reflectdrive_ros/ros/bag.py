@@ -1,6 +1,7 @@
 """Writes and reads rosbag2 folders; every fault of a bag is one sentence.
 
-All functions work on raw CDR bytes; a message object is created only on request.
+All functions work on raw CDR bytes; a message object is created only on request. A bag is read by its own message
+definitions or those that come with this package, the same with ROS and without.
 """
 
 from __future__ import annotations
@@ -11,23 +12,21 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
-from rclpy.serialization import deserialize_message, serialize_message
-from rclpy.type_support import NoTypeSupportImportedException, check_for_type_support
 from rosbags.interfaces import Connection, Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+from rosbags.interfaces import MessageDefinition as Definition
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
-from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.typesys import TypesysError
 
+from ..core.messages import BadMessage
 from ..infra.documents import DocumentError, anything, array, check_fields, named, parse_yaml, read_yaml, text
 from ..infra.errors import UserError
 from ..infra.files import open_limited, path_text
-from . import topics
+from . import cdr, definitions
 from .mcap_salvage import salvage
 
 STORAGES = {"mcap": StoragePlugin.MCAP, "sqlite3": StoragePlugin.SQLITE3}
@@ -49,10 +48,6 @@ class BagError(UserError, ValueError):
     """A bag cannot be read or written; the message is one sentence with the reason and what to do."""
 
 
-class DamagedMessage(BagError):
-    """The bytes of one message are no message of its type; others of the bag may be whole."""
-
-
 @dataclass(frozen=True)
 class BagTopic:
     name: str
@@ -68,11 +63,20 @@ class BagMessage:
     type_name: str
     received_ns: int  # when the recorder got it; the sensor's own stamp is inside
     data: bytes  # CDR
+    layouts: Callable[[str], cdr.StructLayout] = field(compare=False, repr=False)  # by type name
+
+    @property
+    def layout(self) -> cdr.StructLayout:
+        """Raises BagError where the bag cannot be read by its definition of the type, or has none that is known."""
+        return self.layouts(self.type_name)
 
     def message(self) -> Any:
-        """The message as an object of the installed package. Raises BagError where its package is not installed,
-        DamagedMessage for bytes that are no such message."""
-        return decode(self.data, self.type_name)
+        """The message, its fields read on access. Raises BadMessage for bytes that are no such message, and BagError as
+        `layout` does."""
+        try:
+            return cdr.parse(self.data, self.layout, definitions.ITEMS_MAX)
+        except BadMessage as fault:
+            raise BadMessage(f"{len(self.data)} bytes are no {self.type_name}: {fault}") from None
 
 
 # --- message types ---------------------------------------------------------------------------------------------------
@@ -83,66 +87,14 @@ def type_name_of(message_class: type) -> str:
     return f"{message_class.__module__.split('.')[0]}/msg/{message_class.__name__}"
 
 
-@cache
-def message_class(type_name: str) -> type:
-    """The installed class of a message type, with the library that reads its bytes: what fails there is no fault of a
-    message. Raises BagError when its package is not installed, Warning where warnings are errors.
-    """
+def definition(type_name: str) -> tuple[str, str]:
+    """The full text of a message type as rosbag2 stores it, and its RIHS01 hash: as installed, or else as it comes with
+    this package. Raises BagError where it is neither."""
     try:
-        kind: type = topics.message_class(type_name)
-        check_for_type_support(kind)
-        return kind
-    except (ImportError, AttributeError, NoTypeSupportImportedException):
+        return definitions.definition(type_name)
+    except LookupError:
         package = type_name.partition("/msg/")[0]
-        raise BagError(f"messages of type {type_name} cannot be used: install the ROS package '{package}'") from None
-
-
-@cache
-def _definition(type_name: str) -> tuple[str, str]:
-    """The full text of a message type as rosbag2 stores it, and its hash, from the installed .msg files."""
-    pending, types = [type_name], {}
-    while pending:
-        name = pending.pop()
-        if name not in types:
-            types[name] = _fields(name)
-            pending += _types_used(types[name][1])
-    store = get_typestore(Stores.EMPTY)
-    store.register({name: fields for name, fields in types.items() if name not in store.fielddefs})
-    return store.generate_msgdef(type_name, ros_version=2)[0], store.hash_rihs01(type_name)
-
-
-@cache
-def _fields(type_name: str) -> Any:
-    """rosbags' description of one message type. Raises BagError when its package is not installed."""
-    package, _, name = type_name.partition("/msg/")
-    try:
-        text = (Path(get_package_share_directory(package)) / "msg" / f"{name}.msg").read_text(encoding="utf-8")
-    except (PackageNotFoundError, OSError):
         raise BagError(f"the definition of {type_name} is not installed: install the ROS package '{package}'") from None
-    return get_types_from_msg(text, type_name)[type_name]
-
-
-def _types_used(fields: Any) -> list[str]:
-    """Names of the message types that appear in rosbags' field descriptions, inside arrays and sequences too."""
-    if isinstance(fields, str):
-        return [fields] if "/msg/" in fields else []
-    if isinstance(fields, (list, tuple)):
-        return [name for entry in fields for name in _types_used(entry)]
-    return []
-
-
-def type_hash(type_name: str) -> str:
-    """RIHS01 hash of the installed definition. Raises BagError when it is not installed."""
-    return _definition(type_name)[1]
-
-
-def decode(data: bytes, type_name: str) -> Any:
-    """The message in CDR bytes. Raises BagError where its package is not installed, DamagedMessage for other bytes."""
-    kind = message_class(type_name)
-    try:
-        return deserialize_message(data, kind)
-    except Exception as fault:  # the middleware raises its own kinds, and MemoryError for absurd lengths
-        raise DamagedMessage(f"{len(data)} bytes are not a message of type {type_name} ({fault})") from None
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -218,13 +170,13 @@ class BagWriter:
         nothing.
         """
         if name not in self._connections:
-            definition, digest = _definition(type_name)
+            text, digest = definition(type_name)
             self._connections[name] = self._hand.submit(
                 self._storing,
                 self._writer.add_connection,
                 name,
                 type_name,
-                msgdef=definition,
+                msgdef=text,
                 rihs01=digest,
                 offered_qos_profiles=[_qos(latched)],
             ).result()
@@ -236,9 +188,12 @@ class BagWriter:
         """
         if topic not in self._connections:
             raise BagError(f"topic {topic} was not declared in bag {self.path} before it was written")
-        data = message if isinstance(message, (bytes, memoryview)) else serialize_message(message)
+        if not isinstance(message, (bytes, memoryview)):
+            from rclpy.serialization import serialize_message
+
+            message = serialize_message(message)
         self._wait_for_all_but(PENDING_WRITES_MAX)
-        self._writing.append(self._hand.submit(self._record, self._connections[topic], int(received_ns), data))
+        self._writing.append(self._hand.submit(self._record, self._connections[topic], int(received_ns), message))
 
     def _record(self, connection: Connection, received_ns: int, data: bytes | memoryview) -> None:
         """After a record that could not be written completely, nothing more is written."""
@@ -277,17 +232,21 @@ class _Salvaged:
         self.path = path
         counts: Counter[tuple[str, str]] = Counter()
         self.start_ns, self.end_ns = 2**63 - 1, 0
+        self.definitions: dict[str, Definition] = {}  # by type name
         for message in salvage(path):
             counts[message.topic, message.type_name] += 1
+            self.definitions[message.type_name] = message.definition
             self.start_ns, self.end_ns = min(self.start_ns, message.received_ns), max(self.end_ns, message.received_ns)
         self.topics = [BagTopic(topic, kind, count, latched=False) for (topic, kind), count in counts.items()]
 
-    def messages(self, names: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[BagMessage]:
+    def messages(
+        self, names: Collection[str], start_ns: int | None, stop_ns: int | None
+    ) -> Iterator[tuple[str, str, int, bytes]]:
         for message in salvage(self.path):
             late = stop_ns is not None and message.received_ns >= stop_ns
             early = start_ns is not None and message.received_ns < start_ns
             if message.topic in names and not late and not early:
-                yield BagMessage(message.topic, message.type_name, message.received_ns, message.data)
+                yield message.topic, message.type_name, message.received_ns, message.data
 
     def close(self) -> None:
         """No file is open between iterations."""
@@ -304,6 +263,7 @@ class _Indexed:
         else:
             self.start_ns, self.end_ns = 2**63 - 1, 0
         self.topics = []
+        self.definitions = {each.msgtype: each.msgdef for each in self._reader.connections}
         for connection in self._reader.connections:
             profiles = getattr(connection.ext, "offered_qos_profiles", [])
             latched = any(profile.durability is QosDurability.TRANSIENT_LOCAL for profile in profiles)
@@ -311,11 +271,13 @@ class _Indexed:
                 BagTopic(connection.topic, connection.msgtype, connection.msgcount, latched, connection.digest)
             )
 
-    def messages(self, names: Collection[str], start_ns: int | None, stop_ns: int | None) -> Iterator[BagMessage]:
+    def messages(
+        self, names: Collection[str], start_ns: int | None, stop_ns: int | None
+    ) -> Iterator[tuple[str, str, int, bytes]]:
         connections = [connection for connection in self._reader.connections if connection.topic in names]
         if connections:
             for connection, received_ns, data in self._reader.messages(connections, start=start_ns, stop=stop_ns):
-                yield BagMessage(connection.topic, connection.msgtype, received_ns, bytes(data))
+                yield connection.topic, connection.msgtype, received_ns, bytes(data)
 
     def close(self) -> None:
         self._reader.close()
@@ -343,6 +305,7 @@ class BagReader:
         self.message_count = sum(topic.count for topic in self.topics)
         self.start_ns = min(source.start_ns for source in self._sources)
         self.end_ns = max(source.end_ns for source in self._sources)
+        self._layouts: dict[str, cdr.StructLayout] = {}
 
     def _open(self) -> None:
         """Opens all files by the bag's metadata; if that fails, each file by its own index; else recovers messages."""
@@ -398,40 +361,68 @@ class BagReader:
         return max(0, self.end_ns - self.start_ns) * 1e-9
 
     def messages(
-        self,
-        topics: Collection[str] | None = None,
-        start_ns: int | None = None,
-        stop_ns: int | None = None,
-        any_version: Collection[str] = (),
+        self, topics: Collection[str] | None = None, start_ns: int | None = None, stop_ns: int | None = None
     ) -> Iterator[BagMessage]:
         """Messages in the order received, of all topics or of those given, from `start` up to but without `stop`.
 
-        Raises BagError if a topic's type differs from the installed one (decoding would give wrong values), except for
-        the topics `any_version`, and if the bag is damaged.
+        Raises BagError if the bag is damaged.
         """
         names = {topic.name for topic in self.topics} if topics is None else set(topics)
-        for topic in self.topics:
-            if topic.name in names and topic.type_hash and topic.name not in any_version:
-                self._check_same_type(topic)
         count = 0
-        try:
-            for source in self._sources:
-                for message in source.messages(names, start_ns, stop_ns):
-                    yield message
-                    count += 1
-        except Exception as fault:  # damage in the middle of a file: the storage reader raises various types
-            raise BagError(f"bag {self.path} is damaged after {count} messages ({_first_line(fault)})") from None
+        for source in self._sources:
+            messages = source.messages(names, start_ns, stop_ns)
+            while True:
+                try:
+                    message = next(messages, None)
+                except Exception as fault:  # damage in the middle of a file: the storage reader raises various types
+                    raise BagError(
+                        f"bag {self.path} is damaged after {count} messages ({_first_line(fault)})"
+                    ) from None
+                if message is None:
+                    break
+                yield BagMessage(*message, self.layout)
+                count += 1
 
-    def _check_same_type(self, topic: BagTopic) -> None:
+    def layout(self, type_name: str) -> cdr.StructLayout:
+        """How messages of a type are read: by the bag's definition, or else the one that comes with this package.
+
+        Raises BagError where there is neither, and for a definition that cannot be read or lacks a field.
+        """
+        if type_name not in self._layouts:
+            self._layouts[type_name] = self._layout(type_name)
+        return self._layouts[type_name]
+
+    def _layout(self, type_name: str) -> cdr.StructLayout:
+        texts = [each for source in self._sources if (each := source.definitions.get(type_name)) and each.data]
+        if not texts:
+            self.require_installed([topic.name for topic in self.topics if topic.type_name == type_name])
         try:
-            installed = type_hash(topic.type_name)
-        except BagError:
-            return  # not installed: raw bytes may still be used, and decoding names the package to install
-        if installed != topic.type_hash:
+            layout = definitions.layout(type_name, definitions.parse(texts[0], type_name) if texts else {})
+        except LookupError:
             raise BagError(
-                f"{topic.name} in bag {self.path} was recorded with another version of {topic.type_name} than the "
-                "installed one; install the version the bag was recorded with"
+                f"bag {self.path} does not define its messages of type {type_name}: record it as mcap, with ROS 2 Iron "
+                "or later"
+            ) from None
+        except (TypesysError, ValueError, TypeError, RecursionError) as fault:
+            raise BagError(
+                f"bag {self.path} has a definition of {type_name} that cannot be read ({_first_line(fault)})"
+            ) from None
+        if lacking := definitions.lacking(layout):
+            raise BagError(
+                f"bag {self.path} was recorded with another version of {type_name}, without its field '{lacking}': "
+                "record it with a version that has it"
             )
+        return layout
+
+    def require_installed(self, names: Collection[str]) -> None:
+        """Raises BagError where one of these topics was recorded with another definition than that of the installed
+        package or, without it, the one that comes with this package."""
+        for topic in self.topics:
+            if topic.name in names and topic.type_hash and topic.type_hash != definition(topic.type_name)[1]:
+                raise BagError(
+                    f"{topic.name} in bag {self.path} was recorded with another version of {topic.type_name} than the "
+                    "installed one; install the version the bag was recorded with"
+                )
 
 
 def _first_line(fault: Exception) -> str:

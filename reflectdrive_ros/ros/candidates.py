@@ -19,7 +19,7 @@ from ..core.messages import BadMessage
 from . import cdr
 from .cdr_writer import CdrWriter
 from .inputs.channel import CLOCK_TOLERANCE_S
-from .outputs import HAS_TURN_INDICATOR, POINT, POINT_TIME_BYTES
+from .plan_messages import POINT, POINT_TIME_BYTES
 
 UUID_BYTES = 16
 NOW_S = 0.02  # a point nearer to the present is replaced by where the car is
@@ -85,7 +85,7 @@ class _Reader:
             raise BadMessage(f"{spare} bytes are left")
 
 
-def read(content: bytes, has_signal: bool = HAS_TURN_INDICATOR) -> CandidateMessages:
+def read(content: bytes, has_signal: bool) -> CandidateMessages:
     """The message in serialised bytes; `has_signal`: whether its layout has `turn_indicators_command`.
 
     Raises BadMessage for bytes that are no such message.
@@ -111,12 +111,12 @@ def read(content: bytes, has_signal: bool = HAS_TURN_INDICATOR) -> CandidateMess
 
 
 def read_either_layout(content: bytes) -> CandidateMessages:
-    """As `read`, in the installed layout or else the other one, as a recording of another car may have it."""
+    """As `read`, in the layout with the turn signal or else in the other one, as a recording of any car may have it."""
     try:
-        return read(content)
+        return read(content, True)
     except BadMessage as fault:
         try:
-            return read(content, not HAS_TURN_INDICATOR)
+            return read(content, False)
         except BadMessage:
             raise fault from None
 

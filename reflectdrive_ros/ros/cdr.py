@@ -15,16 +15,17 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from rosidl_parser import definition
 
 from ..core.messages import BadMessage
 from .topics import message_class
 
 PADDING_MAX = 7  # bytes after the last field: alignment; more belong to another type
 HEADER_BYTES = 4  # bytes of the encapsulation header; alignment counts from its end
-FORMATS = {
+FORMATS = {  # by the names of the generated classes and those of definitions
     "boolean": "?",
+    "bool": "?",
     "octet": "B",
+    "byte": "B",
     "char": "B",
     "uint8": "B",
     "int8": "b",
@@ -35,7 +36,9 @@ FORMATS = {
     "uint64": "Q",
     "int64": "q",
     "float": "f",
+    "float32": "f",
     "double": "d",
+    "float64": "d",
 }
 
 
@@ -138,7 +141,7 @@ class SequenceLayout:
     """A sequence, or an array where `count` is given."""
 
     def __init__(self, element: Layout, count: int | None = None) -> None:
-        self._element, self._count = element, count
+        self.element, self.count = element, count
         self._run = uniform_run(element)
         self.fixed = (self._run[0], count * self._run[1]) if count and self._run else None
         self.format, self.least = element.format, 4 if count is None else count * element.least
@@ -146,7 +149,7 @@ class SequenceLayout:
 
     def _begin(self, source: Buffer, at: int) -> tuple[int, int, int | None]:
         """Number of elements, where the first is, and where the last ends if that is known without walking."""
-        count, at = read_length(source, at) if self._count is None else (self._count, at)
+        count, at = read_length(source, at) if self.count is None else (self.count, at)
         if count == 0 or self._run is None:
             return count, at, at if count == 0 else None
         align, size = self._run
@@ -162,10 +165,10 @@ class SequenceLayout:
         its items are counted, once."""
         if (walked := source.walked.get((at, self))) is not None:
             return walked
-        if count * self._element.least > source.size - first:
+        if count * self.element.least > source.size - first:
             raise BadMessage(f"it declares {count} items in {source.size - first} bytes")
         source.count_items(count)
-        offsets, end, element_end = [], first, self._element.end
+        offsets, end, element_end = [], first, self.element.end
         for _ in range(count):
             offsets.append(end)
             end = element_end(source, end)
@@ -177,11 +180,11 @@ class SequenceLayout:
         if self._kinds and end is not None:
             return np.frombuffer(source.data, self._kinds[source.little], count, first if count else 0), end
         if end is not None:
-            return Items(self._element, source, first, count), end
+            return Items(self.element, source, first, count), end
         offsets, end = self._walk(source, at, count, first)
-        if isinstance(self._element, StructLayout):
-            return WalkedItems(self._element, source, offsets), end
-        return [self._element.read(source, offset)[0] for offset in offsets], end
+        if isinstance(self.element, StructLayout):
+            return WalkedItems(self.element, source, offsets), end
+        return [self.element.read(source, offset)[0] for offset in offsets], end
 
 
 class StructLayout:
@@ -324,6 +327,8 @@ def message_layout(kind: type) -> StructLayout:
 
 
 def _field_layout(kind: Any) -> Layout:
+    from rosidl_parser import definition
+
     if isinstance(kind, definition.BasicType):
         return NumberLayout(kind.typename)
     if isinstance(kind, definition.AbstractString):
@@ -335,23 +340,27 @@ def _field_layout(kind: Any) -> Layout:
     raise TypeError(f"fields of type {type(kind).__name__} are not read")  # wide texts; no input has one
 
 
-def read(content: bytes, kind: type, items_max: int) -> Any:
-    """The message of class `kind` in serialised bytes.
+def parse(content: bytes, part: StructLayout, items_max: int) -> Any:
+    """The message of this layout in serialised bytes.
 
     `items_max`: limit of structures and texts in its sequences, which take 1 to 2 us each, those of nested sequences
-    included; structures of one fixed size, such as poses, are not counted. Raises BadMessage for bytes
-    that are not such a message, and TooLarge: one sentence.
+    included; structures of one fixed size, such as poses, are not counted. Raises BadMessage with what is wrong with
+    bytes that are not such a message, and TooLarge: one sentence.
     """
-    part = message_layout(kind)
+    source = Buffer(content, items_max)
+    spare = source.size - part.end(source, 0)
+    if spare > PADDING_MAX:
+        raise BadMessage(f"{spare} bytes are left")
+    return Message(part, source, 0)
+
+
+def read(content: bytes, part: StructLayout, items_max: int) -> Any:
+    """As `parse`, of a message from a topic; a BadMessage says what to do."""
     try:
-        source = Buffer(content, items_max)
-        spare = source.size - part.end(source, 0)
-        if spare > PADDING_MAX:
-            raise BadMessage(f"{spare} bytes are left")
+        return parse(content, part, items_max)
     except TooLarge:
         raise
     except BadMessage as fault:
         raise BadMessage(
             f"{len(content)} bytes are no {part.name}: {fault}: send this type, in the version that is installed here"
         ) from None
-    return Message(part, source, 0)

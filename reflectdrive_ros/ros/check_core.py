@@ -18,8 +18,9 @@ from ..planning.external import CheckedCandidate
 from ..planning.factors import planning_factors
 from ..planning.planner import PlannerContext
 from ..scoring.safety import SafetyContext
-from . import candidates, outputs
+from . import candidates, plan_messages
 from .candidates import CandidateMessage, CandidateMessages
+from .cdr import StructLayout
 from .inputs.channel import Channel, InputStatus, Level
 from .inputs.snapshot import Inputs
 
@@ -85,8 +86,12 @@ class CheckStep:
 
 
 class CheckCore:
-    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, monotonic. Raises ConfigError where the map file cannot be used."""
+    def __init__(self, config: Config, clock: Callable[[], float], *, has_signal: bool = True) -> None:
+        """`clock`: seconds, monotonic. `has_signal`: as of `candidates.read`.
+
+        Raises ConfigError where the map file cannot be used.
+        """
+        self._has_signal = has_signal
         self.config = without_cameras(config)
         self._clock = clock
         self._start_s = clock()
@@ -97,9 +102,9 @@ class CheckCore:
         self._restarts = 0
         self._statuses: list[InputStatus] = []  # of the candidates of the last message
 
-    def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
+    def receive(self, key: str, content: bytes, now_ns: int, layout: StructLayout | None = None) -> int | None:
         """As `MessageStore.receive`."""
-        return self.inputs.store.receive(key, content, now_ns)
+        return self.inputs.store.receive(key, content, now_ns, layout)
 
     def _deadline_used(self) -> float:
         return 1e3 * (self._clock() - self._start_s) / self.config.engine.deadline_ms
@@ -111,7 +116,7 @@ class CheckCore:
             most = round(1e6 * self.config.inputs.message_max_mb)
             if len(content) > most:
                 raise BadMessage(f"{len(content) / 1e6:.2f} MB are not read: send less, or raise inputs.message_max_mb")
-            messages = candidates.read(content)
+            messages = candidates.read(content, self._has_signal)
         except BadMessage as fault:
             self.refuse(fault, now_ns)
             return None
@@ -189,7 +194,7 @@ class CheckCore:
                 written[index] = candidate
             else:
                 plan = result.checked.plan
-                points = outputs.plan_points(plan, self.config, checked.surface)
+                points = plan_messages.plan_points(plan, self.config, checked.surface)
                 written[index] = candidates.changed(candidate, points, plan.stamp_ns)
         left = {each.generator_id for each in written.values()}
         out = CandidateMessages(
@@ -204,7 +209,7 @@ class CheckCore:
             max((each.stamp_ns for each in messages.candidates), default=0),
             content if same else candidates.write(out),
             candidates.write_scored(out, scores),
-            None if best is None else outputs.trajectory_bytes(best.stamp_ns, best.points, best.frame),
+            None if best is None else plan_messages.trajectory_bytes(best.stamp_ns, best.points, best.frame),
             checked.report(),
             checked.surface,
         )
@@ -242,7 +247,7 @@ class CheckCore:
 
 def renamed(messages: CandidateMessages, slots: list[int], name: str) -> CandidateMessages:
     """The candidates under ids and names of their own, one for each of their slots."""
-    ids = [outputs.slot_uuid(name, slot) for slot in slots]
+    ids = [plan_messages.slot_uuid(name, slot) for slot in slots]
     return CandidateMessages(
         tuple(
             replace(candidate, generator_id=own_id) for candidate, own_id in zip(messages.candidates, ids, strict=True)

@@ -31,7 +31,7 @@ class CheckNode(Node):
         super().__init__(NODE, context=context)
         try:
             config, parameter_status = declare_config(self)
-            self._core = CheckCore(config, time.perf_counter)
+            self._core = CheckCore(config, time.perf_counter, has_signal=outputs.HAS_TURN_INDICATOR)
         except BaseException:  # also Ctrl-C: no node of this name may stay in the graph
             self.destroy_node()
             raise

@@ -13,10 +13,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from rosbags.rosbag2.storage_mcap import decompress
+from rosbags.interfaces import MessageDefinition
+from rosbags.rosbag2.storage_mcap import Schema, decompress, get_msgdef
 
 MAGIC = b"\x89MCAP0\r\n"
 SCHEMA, CHANNEL, MESSAGE, CHUNK, DATA_END = 0x03, 0x04, 0x05, 0x06, 0x0F
+NO_SCHEMA = Schema(0, "", "", "")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class SalvagedMessage:
     type_name: str
     received_ns: int
     data: bytes  # CDR
+    definition: MessageDefinition
 
 
 def salvage(path: Path) -> Iterator[SalvagedMessage]:
@@ -39,9 +42,9 @@ def salvage(path: Path) -> Iterator[SalvagedMessage]:
 
 
 def _messages(
-    stream: BinaryIO, size: int, types: dict[int, str], channels: dict[int, tuple[str, str]]
+    stream: BinaryIO, size: int, schemas: dict[int, Schema], channels: dict[int, tuple[str, Schema]]
 ) -> Iterator[SalvagedMessage]:
-    """Messages in `size` bytes of records; fills `types` by schema id and `channels` (topic, type) by channel id."""
+    """Messages in `size` bytes of records; fills `schemas` by id and `channels` (topic, schema) by id."""
     while len(head := stream.read(9)) == 9:
         kind, length = struct.unpack("<BQ", head)
         if kind == DATA_END:
@@ -52,20 +55,23 @@ def _messages(
                 inside = _chunk_records(record, whole=len(record) == length)
             except Exception:  # each decompressor has its own exceptions for damaged data
                 return
-            yield from _messages(BytesIO(inside), len(inside), types, channels)
+            yield from _messages(BytesIO(inside), len(inside), schemas, channels)
         if len(record) < length:
             return
         if kind == SCHEMA:
             (schema_id,) = struct.unpack_from("<H", record)
-            types[schema_id] = _string(record, 2)[0]
+            name, at = _string(record, 2)
+            encoding, at = _string(record, at)
+            encoding = encoding if encoding in ("ros2msg", "ros2idl") else ""
+            schemas[schema_id] = Schema(schema_id, name, encoding, _string(record, at)[0])
         elif kind == CHANNEL:
             channel_id, schema_id = struct.unpack_from("<HH", record)
-            channels[channel_id] = (_string(record, 4)[0], types.get(schema_id, ""))
+            channels[channel_id] = (_string(record, 4)[0], schemas.get(schema_id, NO_SCHEMA))
         elif kind == MESSAGE:
             channel_id, _, logged_ns, _ = struct.unpack_from("<HIQQ", record)
             if channel_id in channels:
-                topic, type_name = channels[channel_id]
-                yield SalvagedMessage(topic, type_name, logged_ns, record[22:])
+                topic, schema = channels[channel_id]
+                yield SalvagedMessage(topic, schema.name, logged_ns, record[22:], get_msgdef(schema))
 
 
 def _string(record: bytes, offset: int) -> tuple[str, int]:

@@ -25,7 +25,7 @@ from ..core.domain import StepReport
 from ..infra.errors import printable, printable_line
 from ..maps.elevation import RoadSurface
 from ..runtime.model_file import ModelFileError
-from . import outputs, topics
+from . import outputs, plan_messages, topics
 from .inputs.channel import InputStatus, Level
 from .node_process import run_node
 from .params import declare_config, starts_strictly
@@ -166,8 +166,8 @@ class PlannerNode(Node):
     def _send(self, report: StepReport, surface: RoadSurface, restarts: int, step: PlanningStep | None = None) -> None:
         """Publish the plan first, everything that explains it afterwards."""
         start_s = time.perf_counter()
-        points = outputs.plan_points(report.published, self.config, surface, report.ego)
-        plan_bytes = outputs.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
+        points = plan_messages.plan_points(report.published, self.config, surface, report.ego)
+        plan_bytes = plan_messages.trajectory_bytes(report.plan.stamp_ns, points, self.config.output.map_frame)
         # worker and watchdog both send: the messages that explain a plan are sent before the next plan
         with self._send_lock:
             newness = restarts, report.plan.stamp_ns

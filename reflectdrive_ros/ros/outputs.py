@@ -6,7 +6,6 @@ int(): rclpy writes others as garbage.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,16 +23,16 @@ from autoware_vehicle_msgs.msg import TurnIndicatorsCommand
 from builtin_interfaces.msg import Duration, Time
 from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
 from nav_msgs.msg import Path
-from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
+from reflectdrive.msg import GoalHypotheses, PlannerDebug
 from std_msgs.msg import Header
 from visualization_msgs.msg import Marker, MarkerArray
 
-from ..core import geometry, kinematics
-from ..core.config import FIRST_POINTS, Config
-from ..core.domain import PLAN_DT_S, Array, EgoState, FactorKind, Plan, StepReport, TokenTrace, Trajectory
+from ..core import geometry
+from ..core.config import Config
+from ..core.domain import PLAN_DT_S, Array, EgoState, FactorKind, Plan, StepReport, TokenTrace
 from ..infra.errors import printable_line
 from ..maps.elevation import FLAT_GROUND, RoadSurface
-from . import rotations
+from . import plan_messages, rotations
 from .cdr_writer import CdrWriter
 from .inputs.channel import InputStatus
 from .inputs.control import Signal
@@ -49,8 +48,6 @@ if INSTALLED_FIELDS not in (CANDIDATE_FIELDS, CANDIDATE_FIELDS[:-1]):
         f"{', '.join(CANDIDATE_FIELDS)}: use another version of autoware_internal_planning_msgs"
     )
 
-NOT_DRIVEN = np.zeros((1, 3))  # the pose now, which is not published
-
 
 def time_message(stamp_ns: int) -> Time:
     return Time(sec=int(stamp_ns // 1_000_000_000), nanosec=int(stamp_ns % 1_000_000_000))
@@ -58,65 +55,6 @@ def time_message(stamp_ns: int) -> Time:
 
 def header(stamp_ns: int, frame: str) -> Header:
     return Header(stamp=time_message(stamp_ns), frame_id=frame)
-
-
-def resample_for_output(trajectory: Trajectory, dt_s: float) -> Trajectory:
-    """The trajectory at the interval that is published; untouched when it already has it."""
-    if abs(trajectory.dt_s - dt_s) < 1e-9:
-        return trajectory
-    count = int(trajectory.horizon_s / dt_s + 1e-6)
-    return Trajectory(kinematics.resample(trajectory, dt_s * np.arange(1, count + 1)), dt_s)
-
-
-def point_columns(
-    trajectory: Trajectory, map_from_ego: Array, wheel_base_m: float, surface: RoadSurface, driven: Array = NOT_DRIVEN
-) -> Array:
-    """(D + T,) of POINT: Autoware points in the map, on the surface. Speed is that of the interval before each point,
-    acceleration that of the one after it; a stop is the last pose repeated at speed 0. Roll is 0.
-
-    `driven`: (1 + D, 3) poses up to now at the trajectory's interval, ego frame; their times are not after the stamp.
-    They lie in the vehicle's plane.
-    """
-    motion = Trajectory(
-        geometry.compose(geometry.invert(driven[0]), np.concatenate([driven[1:], trajectory.poses])), trajectory.dt_s
-    )
-    before, poses = (geometry.compose(map_from_ego, each) for each in (driven[1:], trajectory.poses))
-    heights, pitches = zip(
-        RoadSurface(surface.plane).heights_and_pitches(before), surface.heights_and_pitches(poses), strict=True
-    )
-    poses = np.concatenate([before, poses])
-    times_ns = np.rint(1e9 * motion.dt_s * (np.arange(len(poses)) + 1 - len(before))).astype(np.int64)
-    points = np.zeros(len(poses), POINT)
-    points["sec"], points["nanosec"] = np.divmod(times_ns, 1_000_000_000)
-    points["x"], points["y"], points["z"] = poses[:, 0], poses[:, 1], np.concatenate(heights)
-    points["qx"], points["qy"], points["qz"], points["qw"] = rotations.quaternions_from_yaw_pitch(
-        poses[:, 2], np.concatenate(pitches)
-    ).T
-    points["longitudinal_velocity_mps"] = kinematics.speeds(motion)
-    points["acceleration_mps2"] = kinematics.accelerations(motion)
-    points["heading_rate_rps"] = kinematics.yaw_rates(motion)
-    points["front_wheel_angle_rad"] = kinematics.steering_from_curvature(kinematics.curvatures(motion), wheel_base_m)
-    return points
-
-
-POINT = np.dtype(  # autoware_planning_msgs/TrajectoryPoint, field by field in the order of its definition
-    [("sec", "<i4"), ("nanosec", "<u4")]
-    + [(name, "<f8") for name in ("x", "y", "z", "qx", "qy", "qz", "qw")]
-    + [
-        (name, "<f4")
-        for name in (
-            "longitudinal_velocity_mps",
-            "lateral_velocity_mps",
-            "acceleration_mps2",
-            "heading_rate_rps",
-            "front_wheel_angle_rad",
-            "rear_wheel_angle_rad",
-        )
-    ]
-)
-
-
-POINT_TIME_BYTES = 8  # of POINT, before its doubles
 
 
 def message_points(columns: Array) -> list[TrajectoryPoint]:
@@ -133,65 +71,16 @@ def message_points(columns: Array) -> list[TrajectoryPoint]:
     return points
 
 
-def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND, ego: EgoState | None = None) -> Array:
-    """(T,) of POINT: the published points of a plan. `ego`: at the stamp of the plan, for `output.first_point`; None:
-    the first point is one interval ahead."""
-    return _published_points(plan.trajectory, plan, config, surface, ego)
-
-
-def _published_points(
-    trajectory: Trajectory, plan: Plan, config: Config, surface: RoadSurface, ego: EgoState | None
-) -> Array:
-    """(T,) of POINT of a trajectory of the plan: its own, or that of another candidate."""
-    sent = resample_for_output(trajectory, PLAN_DT_S)
-    count = FIRST_POINTS[config.output.first_point]
-    driven = NOT_DRIVEN if ego is None else kinematics.driven_path(ego, PLAN_DT_S, count)
-    return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m, surface, driven)
-
-
 def trajectory(plan: Plan, config: Config, points: Array | None = None) -> TrajectoryMessage:
     """The plan for control: map frame, stamp of the odometry used.
 
     `points`: its `plan_points`; None: those on flat ground.
     """
-    columns = plan_points(plan, config) if points is None else points
+    columns = plan_messages.plan_points(plan, config) if points is None else points
     return TrajectoryMessage(
         header=header(plan.stamp_ns, config.output.map_frame),
         points=message_points(columns),
     )
-
-
-def is_ahead(points: Array) -> Array:
-    """(T,) bool: which points (T,) of POINT come after the stamp, unlike the driven path; all if none has a time."""
-    times_s = points["sec"] + 1e-9 * points["nanosec"]
-    return np.asarray((times_s > 0.0) | (times_s == 0.0).all())
-
-
-def planar_poses(points: Array) -> Array:
-    """(T, 3) poses in the map of points (T,) of POINT."""
-    return np.stack([points["x"], points["y"], 2.0 * np.arctan2(points["qz"], points["qw"])], axis=1)
-
-
-def points_from_message(message: TrajectoryMessage) -> Array:
-    """(T,) of POINT from a received trajectory."""
-    rows = []
-    for point in message.points:
-        after, position, turn = point.time_from_start, point.pose.position, point.pose.orientation
-        speeds = point.longitudinal_velocity_mps, point.lateral_velocity_mps, point.acceleration_mps2
-        turning = point.heading_rate_rps, point.front_wheel_angle_rad, point.rear_wheel_angle_rad
-        pose = position.x, position.y, position.z, turn.x, turn.y, turn.z, turn.w
-        rows.append((after.sec, after.nanosec, *pose, *speeds, *turning))
-    return np.array(rows, POINT)
-
-
-def trajectory_bytes(stamp_ns: int, points: Array, frame: str) -> bytes:
-    """A Trajectory of points (T,) of POINT, serialised."""
-    return CdrWriter().header(stamp_ns, frame).records(points, POINT_TIME_BYTES).content()
-
-
-def slot_uuid(generator_name: str, slot: int) -> bytes:
-    """Constant for a slot over cycles and runs: selectors store their reports by it."""
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"reflectdrive:{generator_name}_{slot}").bytes
 
 
 def turn_indicators(signal: Signal | None, stamp_ns: int) -> TurnIndicatorsCommand:
@@ -226,17 +115,17 @@ def candidates(
     """
     generator = generator_name(config, node)
     rivals = plan.candidates[: config.output.candidates_max - 1]
-    every = [best, *(_published_points(rival, plan, config, surface, ego) for rival in rivals)]
+    every = [best, *(plan_messages.published_points(rival, plan, config, surface, ego) for rival in rivals)]
     writer = CdrWriter().numbers("I", len(every))
     for slot, points in enumerate(every):
-        writer.header(plan.stamp_ns, config.output.map_frame).octets(slot_uuid(generator, slot))
-        writer.records(points, POINT_TIME_BYTES)
+        writer.header(plan.stamp_ns, config.output.map_frame).octets(plan_messages.slot_uuid(generator, slot))
+        writer.records(points, plan_messages.POINT_TIME_BYTES)
         if HAS_TURN_INDICATOR:
             writer.stamp(plan.stamp_ns).numbers("B", _turn_command(signal))
     writer.numbers("I", len(every))
     for slot in range(len(every)):
         planner = f"_{plan.planners[slot]}" if plan.planners else ""
-        writer.octets(slot_uuid(generator, slot)).text(f"{generator}_{slot}{planner}")
+        writer.octets(plan_messages.slot_uuid(generator, slot)).text(f"{generator}_{slot}{planner}")
     return writer.content()
 
 
@@ -278,17 +167,6 @@ def path(message: TrajectoryMessage) -> Path:
     return Path(header=message.header, poses=poses)
 
 
-def route_path(route: Array, frame: str) -> Path:
-    """A route (L, 3) in the map as the message that the node reads."""
-    path = Path(header=header(0, frame))
-    for x, y, _ in route.tolist():
-        pose = PoseStamped(header=path.header)
-        pose.pose.position.x, pose.pose.position.y = x, y
-        pose.pose.orientation.w = 1.0
-        path.poses.append(pose)
-    return path
-
-
 TEXT_HEIGHT_M = 3.0  # above the road
 COLOURS = {0: (0.1, 0.8, 0.3), 1: (0.95, 0.75, 0.1), 2: (0.9, 0.15, 0.15)}  # by source: planner, carried, stop
 
@@ -313,28 +191,10 @@ def markers(report: StepReport, message: TrajectoryMessage, config: Config) -> M
     return MarkerArray(markers=[ribbon, text])
 
 
-def status(
-    report: StepReport, config: Config, model_sha256: str, sequence: int, image_age_s: float, total_ms: float
-) -> PlannerStatus:
-    return PlannerStatus(
-        header=header(report.plan.stamp_ns, config.output.map_frame),
-        verdict=int(report.verdict),
-        source=int(report.source),
-        reason=printable_line(report.reason),
-        planner=report.plan.planner or config.planner,
-        step_kind=(report.step or report.plan.step).value,
-        model_sha256=model_sha256,
-        sequence=int(sequence),
-        age_of_image=float(image_age_s),
-        time_received_to_published=float(total_ms),
-        time_planner=float(report.timings_ms.get("plan", 0.0)),
-    )
-
-
 def debug(report: StepReport, config: Config, stages_ms: dict[str, float]) -> PlannerDebug:
     """Flat arrays of the plan and its rivals, all at the published interval and equal in length."""
     plan = report.plan
-    every = [resample_for_output(t, PLAN_DT_S) for t in (plan.trajectory, *plan.candidates)]
+    every = [plan_messages.resample_for_output(t, PLAN_DT_S) for t in (plan.trajectory, *plan.candidates)]
     count = min(len(t.poses) for t in every)
     poses = geometry.compose(plan.map_from_ego, np.stack([t.poses[:count] for t in every])).reshape(-1, 3)
     scores = plan.scores or (float("nan"),) * len(every)

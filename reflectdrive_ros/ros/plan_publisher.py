@@ -11,7 +11,7 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from ..core.config import Config
 from ..core.domain import Array, StepReport
 from ..maps.elevation import RoadSurface
-from . import forecast_outputs, outputs, topics
+from . import forecast_outputs, outputs, plan_messages, topics
 from .inputs.control import Signal
 from .inputs.route import bend_ahead
 from .planning_core import PlanningStep
@@ -84,8 +84,8 @@ class PlanPublisher:
             bend_rad = None if observation is None else bend_ahead(observation.route)
             self._signal = self._turn_signal.update(bend_rad, step.snapshot.control, plan.stamp_ns * 1e-9)
         age_s = float("nan") if image_ns is None else (plan.stamp_ns - image_ns) * 1e-9
-        status = outputs.status(report, self._config, self._model_sha256, self._sequence, age_s, total_ms)
-        self.publish("status", status)
+        status = plan_messages.status(report, self._config, self._model_sha256, self._sequence, age_s, total_ms)
+        self.publish("status", plan_messages.status_bytes(status, plan.stamp_ns, self._config.output.map_frame))
         node = self._node_name
         message_factories: dict[str, Callable[[], Any]] = {
             "processing_time": lambda: outputs.processing_time(plan.stamp_ns, total_ms),

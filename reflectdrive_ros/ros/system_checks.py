@@ -187,7 +187,7 @@ LIBRARIES = (
     ("scipy", ("scipy",), True, INSTALL),
     ("shapely", ("shapely",), True, INSTALL),
     ("cv2", ("opencv-python-headless", "opencv-python"), True, INSTALL),
-    ("rosbags", ("rosbags",), False, "pip install rosbags (replay and make-bag need it)"),
+    ("rosbags", ("rosbags",), False, "pip install rosbags (replay, dataset and make-bag need it)"),
     ("pyarrow", ("pyarrow",), False, f"{pip_extra('dataset')} (scene sets from recordings)"),
     ("libsumo", ("libsumo",), False, f"{pip_extra('sim')} (the proving ground: demo, scenes, eval)"),
     ("launch_ros", ("launch-ros",), False, "comes with a ROS installation only; `reflectdrive` works without"),

@@ -427,10 +427,10 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
             f"cameras.required is true, but {config.model.file} reads the map and objects in place of images: set it "
             "to false"
         )
-    if network.layout.frame == "route" and config.planner != "reflectdrive2":
+    if network.layout.frame == "route" and config.planner not in ("reflectdrive2", "drivefine"):
         raise ConfigError(
             f"planner {config.planner} plans in the ego frame, but {config.model.file} has tokens in the frame of the "
-            "route: set planner to reflectdrive2, or model.file to another"
+            "route: set planner to reflectdrive2 or drivefine, or model.file to another"
         )
     if missing := needed_capabilities(config) - network.capabilities:
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -182,6 +183,8 @@ def _sha256(path: Path) -> str:
     try:
         return sha256_of(path)
     except OSError as fault:
-        raise ModelFileError(
-            f"model file {path_text(path)} cannot be read ({fault.strerror}): set model.file to an existing file"
-        ) from None
+        cure = "set model.file to an existing file"
+        if path.parts[0] == "models":  # one of those that are shipped
+            share = Path(sys.prefix, "share", "reflectdrive")
+            cure = f"copy the folder models of a clone into {share} or the working directory, or {cure}"
+        raise ModelFileError(f"model file {path_text(path)} cannot be read ({fault.strerror}): {cure}") from None

@@ -139,17 +139,17 @@ class OrtNetwork:
 
         return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
 
-    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
-        def call(ids: Array, some: Array) -> tuple[Array, Array]:
-            return self._decode("edit", ids, {"critique": some[None]}, context)
+    def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
+        def call(ids: Array, *critiques: Array) -> tuple[Array, Array]:
+            if not critiques:
+                return self._decode("refine", ids, {}, context)
+            return self._decode("edit", ids, {"critique": critiques[0][None]}, context)
 
-        return run_batched(call, actions, self._sequences, critique)
+        def part(indices: Array) -> tuple[Array, Array]:
+            critiques = () if critique is None else (critique[indices],)
+            return run_batched(call, actions[indices], self._sequences, *critiques)
 
-    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        def part(some: Array) -> tuple[Array, Array]:
-            return run_batched(lambda ids: self._decode("refine", ids, {}, context), some, self._sequences)
-
-        return concat_outputs(self._run_parallel(part, actions))
+        return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
 
     def plan_values(self, context: Any, actions: Array) -> Array:
         flags = {"limit": np.array(0, np.int64), "edit": np.array(False, np.bool_)}

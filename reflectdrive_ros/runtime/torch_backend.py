@@ -115,12 +115,6 @@ class TorchNetwork:
             written, confidence = self._cuda_step(ids, keys_values, limit, edit)
         return _array(written).astype(np.int32), _array(confidence)
 
-    @torch.inference_mode()
-    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
-        ids, critiques = self._batch(actions.astype(np.int64)), self._batch(critique.astype(np.float32))
-        written, confidence = rollout.refine(self._net, ids, context, critiques)
-        return _array(written).astype(np.int32), _array(confidence)
-
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, actions, limits)
 
@@ -133,8 +127,9 @@ class TorchNetwork:
         return _array(written).astype(np.int32), _array(confidence)
 
     @torch.inference_mode()
-    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        written, confidence = rollout.refine(self._net, self._batch(actions.astype(np.int64)), context)
+    def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
+        critiques = None if critique is None else self._batch(critique.astype(np.float32))
+        written, confidence = rollout.refine(self._net, self._batch(actions.astype(np.int64)), context, critiques)
         return _array(written).astype(np.int32), _array(confidence)
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ from ..model.denoiser.net import DenoiserNetConfig
 from ..model.token.net import (
     TokenNetConfig,
     base_config,
+    drivefine_scene_config,
     drivefine_small_config,
     scene_small_config,
     small_config,
@@ -25,6 +26,7 @@ NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
     "drivefine_small": lambda: drivefine_small_config(features.WORDS),
+    "drivefine_scene": lambda: drivefine_scene_config(features.WORDS),
     "scene_small": lambda: scene_small_config(features.WORDS),
 }
 
@@ -164,8 +166,8 @@ class TrainConfig:
 
     network: str = setting(
         "small",
-        "small: 7.8 M parameters, trains on a CPU; drivefine_small: as small, with DriveFine's tokens; scene_small: "
-        "2.6 M, reads the map and objects in place of images; base: 621 M, from public weights",
+        "small: 7.8 M parameters, trains on a CPU; scene_small: 2.6 M, reads the map and objects in place of images; "
+        "drivefine_small, drivefine_scene: the same with DriveFine's tokens; base: 621 M, from public weights",
     )
     seed: int = setting(0, "of weights, order, masks, perturbations", 0, 2**31)
     data: DataConfig = field(default_factory=DataConfig)

@@ -1,9 +1,9 @@
 """Plans of a trained network as the targets of another one (distillation).
 
 The expert driver of a scene knows the future, so that its plan is partly arbitrary for a network that does not. A
-teacher's plan is a function of the inputs that the student reads, and can be learned. The teacher drafts, edits and
-refines the plan to its most probable goal, from the same augmented inputs as the student's cached prompts
-(`prompt_cache`), and the plan is postprocessed as in the car.
+teacher's plan is a function of the inputs that the student reads, and can be learned. The teacher drafts the plan to
+its most probable goal from the same augmented inputs as the student's cached prompts (`prompt_cache`), its expert
+corrects it without a critique, and it is postprocessed as in the car.
 
 Source: sequence-level knowledge distillation (Kim and Rush, 2016).
 """
@@ -11,11 +11,11 @@ Source: sequence-level knowledge distillation (Kim and Rush, 2016).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..core.domain import Array, EgoState
 from ..core.tokens import TokenLayout
@@ -23,8 +23,10 @@ from ..data.cache import read_stored, write_arrays
 from ..features.images import encode_route
 from ..model.token import rollout
 from ..model.token.net import TokenNet, TokenNetConfig
+from ..model.token.ops import GoalRules
 from ..planning.postprocess.waypoints import postprocess, waypoint_poses
 from ..scoring.frenet import FrenetFrame
+from .greedy import decode_greedily
 from .losses import Batch
 from .prompt_cache import each_scene_once
 from .train_state import StateError
@@ -37,10 +39,11 @@ def plan_file(prompt_file: Path, teacher_sha256: str) -> Path:
 
 def check_teacher(teacher: TokenNetConfig, student: TokenNetConfig, folder: Path) -> None:
     """Raises StateError for a teacher that reads other inputs than the student, or plans another number of points."""
-    named = ("vision", "text_length", "words", "cameras", "instants", "ego_scale", "route_at_m")
+    named = ("vision", "text_length", "words", "cameras", "instants", "ego_scale", "route_at_m", "images", "scene")
     other = [name for name in named if getattr(teacher, name) != getattr(student, name)]
-    if teacher.layout.points != student.layout.points:
-        other.append("layout.points")
+    for name in ("points", "frame"):
+        if getattr(teacher.layout, name) != getattr(student.layout, name):
+            other.append(f"layout.{name}")
     if other:
         raise StateError(f"--teacher {folder} reads or plans otherwise than the student ({', '.join(other)} differ)")
 
@@ -54,8 +57,8 @@ def build_teacher_plans(
     device: torch.device,
     progress: Callable[[int, int], None],
 ) -> Array:
-    """(N, P, 3) float32 poses of the plans of `count` scenes, ego frame of the augmented scene: read where they are
-    stored, else decoded by `teacher` and stored.
+    """(N, P, 3) float32 poses of the plans of `count` scenes, in the frame of the layout in the augmented scene: read
+    where they are stored, else decoded by `teacher` and stored.
 
     batches: the set once, as for `prompt_cache.build_prompt_cache`; layout: that of their tokens.
     Raises OSError naming a file that cannot be written.
@@ -70,23 +73,18 @@ def build_teacher_plans(
 
 @torch.no_grad()
 def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
-    """(B, P, 3) float32 poses at 0.5 s steps of the teacher's plans. `layout`: that of the batch's tokens."""
-    route = batch.inputs.route
-    config = teacher.config
+    """(B, P, 3) float32 poses at 0.5 s steps of the teacher's plans, postprocessed; in the frame of the route, the
+    decoded waypoints with heading 0. `layout`: that of the batch's tokens."""
+    config, route = teacher.config, batch.route
     roads = decoded_routes(route.cpu().numpy(), layout)
     own_route = torch.from_numpy(encode_route(roads, config.layout.codebook)).to(route.device)
-    decoding = rollout.default_decoding(config.layout)
-    prefilled = rollout.prefill_sequences(teacher, batch.inputs._replace(route=own_route), decoding.goals)
-
-    def logits(actions: Tensor) -> Tensor:
-        return teacher.decode(actions, prefilled.keys_values)
-
-    first = prefilled.actions[:, :1]
-    rounds = rollout.rollout(logits, first, config.layout, decoding.rounds(config.layout), decoding.edits)
-    actions = rounds[-1].actions
+    greedy = decode_greedily(teacher, replace(batch, route=own_route), GoalRules(), 1)
+    plans = greedy.plans
     if config.refine.layers:
-        actions, _ = rollout.refine(teacher, actions, prefilled.keys_values)
-    waypoints = config.layout.decode(actions[:, 0].cpu().numpy())
+        plans = rollout.refine(teacher, plans, greedy.keys_values).actions
+    waypoints = config.layout.decode(plans[:, 0].cpu().numpy())
+    if layout.frame == "route":
+        return np.concatenate([waypoints, np.zeros_like(waypoints[..., :1])], -1).astype(np.float32)
     motion = batch.ego.float().cpu().numpy() * np.array(config.ego_scale)
     noise_m = config.layout.waypoint_noise_m
     return np.stack([sent_poses(*each, noise_m) for each in zip(waypoints, motion, roads, strict=True)])

@@ -257,7 +257,7 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
     ConfigError for an expert of more layers than it can copy.
 
     It keeps a plan value, and gets one if the run trains it. AutoEdit, the expert of a network with goals, reads a
-    critique of the plan; the refinement of DriveFine does not.
+    critique of the plan; the refinement of DriveFine does if its network reads the scene.
     """
     generator, settings = train_state.load_network(folder).config, config.refine
     if replace(generator.layout, edit_goal=network.layout.edit_goal) != network.layout:
@@ -273,7 +273,7 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
     return replace(
         generator,
         plan_value=generator.plan_value or settings.plan_value > 0.0,
-        critique=CRITIQUE_CHANNELS if generator.layout.goal else 0,
+        critique=CRITIQUE_CHANNELS if generator.layout.goal or generator.scene else 0,
         refine=ExpertConfig(settings.layers, True, settings.own_heads, False),
     )
 

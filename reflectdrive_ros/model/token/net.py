@@ -39,7 +39,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...core.tokens import AXES, DRIVEFINE, ROUTE_FRAME, TokenLayout
+from ...core.tokens import AXES, DRIVEFINE, ROUTE_DRIVEFINE, ROUTE_FRAME, TokenLayout
 from ...core.vector_spec import SMALL_SPEC
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig, rotary_tables
 from ..scene_encoder import Encoder, SceneCondition, SceneEncoderConfig, VectorTensors, features_of_route, normalize
@@ -144,6 +144,11 @@ def scene_small_config(words: tuple[str, ...]) -> TokenNetConfig:
             route_features=True, dropout=0.0,
         ),
     )  # fmt: skip
+
+
+def drivefine_scene_config(words: tuple[str, ...]) -> TokenNetConfig:
+    """The network `scene_small` with DriveFine's tokens in the frame of the route: 2.6 M parameters."""
+    return replace(scene_small_config(words), layout=ROUTE_DRIVEFINE, table_stride=4)
 
 
 def base_config(words: tuple[str, ...] = ()) -> TokenNetConfig:

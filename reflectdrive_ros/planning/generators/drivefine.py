@@ -23,8 +23,11 @@ from ...core.config import Config
 from ...core.domain import PLAN_DT_S, Array, Observation, TokenTrace, Trajectory
 from ...core.recipe_config import DriveFineConfig
 from ...core.tokens import cosine_schedule
+from ...scoring.frenet import NO_ROAD, points_in_ego_frame
+from ...scoring.safety import SafetyContext
 from ..candidates import Candidates, GeneratorSpec
-from ..planner import Network, PlannerContext, PlannerState, can_score, network_inputs, token_trace
+from ..critique import critique
+from ..planner import Network, PlannerContext, PlannerState, PlanningError, can_score, network_inputs, token_trace
 from ..postprocess.waypoints import postprocess, token_headings, trajectories
 
 TEMPERATURE = 1.0  # sampling temperature of the candidates after the first, as the network was trained
@@ -45,28 +48,29 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     config = planner_context.config
     settings, safety_context = config.drivefine, planner_context.safety_context(observation)
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(config))
-    layout = network.layout
+    layout, road = network.layout, safety_context.road
+    if layout.frame == "route" and road is None:
+        raise PlanningError(NO_ROAD)
 
     by_score = config.pipeline.select and can_score(observation)
     by_value = settings.rank_plans and "plan_value" in network.capabilities and not can_score(observation)
     count = settings.candidates if by_score or by_value else 1
-    plans = sample_plans(network, network.prefill(inputs), count, settings, observation.stamp_ns)
+    plans = sample_plans(network, network.prefill(inputs), count, settings, safety_context)
     values, order = np.zeros(0), np.arange(count)
     if by_value:
         values = network.plan_values(plans.context, plans.ids)
         order = np.argsort(-values, kind="stable")
     ids = plans.ids[order]
     waypoints = layout.decode(ids)
-    points = postprocess(
-        waypoints[..., :2], observation.ego, layout.waypoint_noise_m, safety_context.road, safety_context.limits
-    )
+    points = points_in_ego_frame(waypoints, layout, road)
+    points = postprocess(points, observation.ego, layout.waypoint_noise_m, road, safety_context.limits)
 
     def trace(candidate: int) -> TokenTrace:
         row = order[[candidate]]
         rounds = [(plans.drafts[row], plans.draft_confidence[row])]
         if settings.refine:
             rounds.append((plans.ids[row], plans.confidence[row]))
-        return token_trace(rounds, None, layout)
+        return token_trace(rounds, None, layout, road)
 
     return Candidates(
         points,
@@ -85,7 +89,9 @@ def needs(config: Config) -> frozenset[str]:
     return frozenset({"refine"} if settings.refine else ()) | frozenset({"sampling"} if settings.candidates > 1 else ())
 
 
-def sample_plans(network: Network, context: Any, count: int, settings: DriveFineConfig, seed: int) -> SampledPlans:
+def sample_plans(
+    network: Network, context: Any, count: int, settings: DriveFineConfig, safety_context: SafetyContext
+) -> SampledPlans:
     """`count` finished plans: the first of the most probable tokens, the others sampled."""
     layout = network.layout
     limits = cosine_schedule(layout.length, settings.draft_rounds)
@@ -93,23 +99,29 @@ def sample_plans(network: Network, context: Any, count: int, settings: DriveFine
     if count == 1:
         drafts, of_drafts = network.draft(context, masked, limits)
     else:
-        drafts, rng, temperature = masked, np.random.default_rng(seed), np.full(count, TEMPERATURE)
+        drafts, temperature = masked, np.full(count, TEMPERATURE)
+        rng = np.random.default_rng(safety_context.observation.stamp_ns)
         temperature[0] = 0.0
         for limit in limits:
             share = rng.random(drafts.shape)
             drafts, of_drafts = network.sampled_step(context, drafts, limit, temperature, share)
-    refined = network.refine(context, drafts) if settings.refine else (drafts, of_drafts)
+    refined = drafts, of_drafts
+    if settings.refine:
+        has_critique = "critique" in network.capabilities
+        refined = network.refine(context, drafts, critique(safety_context, drafts, layout) if has_critique else None)
     return SampledPlans(context, drafts, of_drafts, *refined)
 
 
 def proposals(observation: Observation, planner_context: PlannerContext) -> tuple[Trajectory, ...]:
     """All candidates, the most probable tokens first, without choice or repair. Raises PlanningError as `plan` does."""
     config = planner_context.config
-    settings, road = config.drivefine, planner_context.safety_context(observation).road
+    settings, safety_context = config.drivefine, planner_context.safety_context(observation)
+    road = safety_context.road
     network, inputs = network_inputs("drivefine", observation, planner_context, needs(config))
-    finished = sample_plans(network, network.prefill(inputs), settings.candidates, settings, observation.stamp_ns)
+    finished = sample_plans(network, network.prefill(inputs), settings.candidates, settings, safety_context)
     waypoints = network.layout.decode(finished.ids)
-    points = postprocess(waypoints[..., :2], observation.ego, network.layout.waypoint_noise_m, road)
+    points = points_in_ego_frame(waypoints, network.layout, road)
+    points = postprocess(points, observation.ego, network.layout.waypoint_noise_m, road)
     headings = token_headings(waypoints, points, network.layout)
     return trajectories(points, observation.ego.speed_mps, PLAN_DT_S, road, headings)
 

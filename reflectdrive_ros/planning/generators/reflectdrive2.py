@@ -175,7 +175,7 @@ def edit_actions(
     """
     rounds_done = [(actions, confidence)]
     if rounds and safety_context is not None and "critique" in network.capabilities:
-        return [*rounds_done, network.edit(context, actions, critique(safety_context, actions, network.layout))]
+        return [*rounds_done, network.refine(context, actions, critique(safety_context, actions, network.layout))]
     for _ in range(rounds):
         if deadline_used() > EDIT_DEADLINE_SHARE:
             break

@@ -180,14 +180,16 @@ class MessageStore:
 
     # --- storing -----------------------------------------------------------------------------------------------------
 
-    def receive(self, key: str, content: bytes, now_ns: int) -> int | None:
-        """Store a serialised message of the topic with this key (`topics.Topic.key`).
+    def receive(self, key: str, content: bytes, now_ns: int, layout: cdr.StructLayout | None = None) -> int | None:
+        """Store a serialised message of the topic with this key (`topics.Topic.key`). `layout`: None for that of the
+        installed package.
 
         Returns the stamp of the stored message, or None for one that was refused. Accepts any bytes: a message that
         cannot be read is counted and named in the diagnostics.
         """
         try:
-            return self._store(key, read_message(key, content, self._types[key], self._config.inputs), now_ns)
+            layout = layout or cdr.message_layout(topics.message_class(self._types[key]))
+            return self._store(key, read_message(key, content, layout, self._config.inputs), now_ns)
         except BadMessage as fault:
             self.refuse(key, fault, now_ns)
         except Exception as fault:  # one message must not end the node
@@ -363,7 +365,7 @@ class MessageStore:
         )
 
 
-def read_message(key: str, content: bytes, type_name: str, limits: InputsConfig) -> Any:
+def read_message(key: str, content: bytes, layout: cdr.StructLayout, limits: InputsConfig) -> Any:
     """Deserialise a message of the input with this key. Raises BadMessage for too many bytes, and for bytes that are no
     message of the type."""
     kind = key.partition(":")[0]
@@ -374,4 +376,4 @@ def read_message(key: str, content: bytes, type_name: str, limits: InputsConfig)
         raise cdr.TooLarge(
             f"a message of {len(content) / 1e6:.2f} MB is not read, at most {most / 1e6:g} MB are: send less{cure}"
         )
-    return cdr.read(content, topics.message_class(type_name), ITEMS_MAX.get(kind, OTHER_ITEMS_MAX))
+    return cdr.read(content, layout, ITEMS_MAX.get(kind, OTHER_ITEMS_MAX))

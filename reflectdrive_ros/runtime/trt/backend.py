@@ -128,11 +128,10 @@ class TrtNetwork:
 
         return self._decode("sampled_step", context, actions, feeds, sampling_rows)
 
-    def edit(self, context: Any, actions: Array, critique: Array) -> tuple[Array, Array]:
+    def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
+        if critique is None:
+            return self._decode("refine", context, actions, dict)
         return self._decode("edit", context, actions, lambda rows: {"critique": rows[None]}, critique)
-
-    def refine(self, context: Any, actions: Array) -> tuple[Array, Array]:
-        return self._decode("refine", context, actions, dict)
 
     def _step(self, context: Any, actions: Array, limit: int, edit: bool, output: str) -> tuple[Array, Array]:
         """The sequences after a step and one of its other outputs."""
