@@ -7,7 +7,8 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-avx2 sanitize test-tensorrt test-cluster doctor lint audit format bench clean train
+.PHONY: help setup demo test test-long test-avx2 sanitize test-tensorrt test-cluster doctor lint audit format bench clean train \
+	gallery site gpu-day
 
 help:
 	@echo "make demo       drive the real node through the proving ground, with a report to look at"
@@ -27,7 +28,10 @@ help:
 	@echo "make test-worlds   1,000 fresh worlds with two planners: nothing may crash; an hour and a half on two cores"
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
+	@echo "make peers      FISS+, a planner to compare with, into .venv/peers (fetches 1 MB)"
 	@echo "make generated  files made from the code: schema, parameters, topics, diagnostics, security policy"
+	@echo "make gpu-day    engines, parity, step times, CUDA modes and the cost of lite steps on an NVIDIA GPU, 12 minutes"
+	@echo "make site       the documentation as pages in out/site, with the drives of make gallery; opens from disk"
 	@echo "make clean      remove .venv and everything built"
 	@echo 'Each sets itself up. More for the command behind it: make test ARGS="-k geometry"'
 
@@ -50,8 +54,15 @@ META := $(IN_PARALLEL) -m "meta and not long" $(call TIMED,meta)
 test: setup
 	@cd "$(ROOT)" && { $(COMPUTING) $(ARGS) || [ $$? -eq 5 ]; } && { $(OVER_DDS) $(ARGS) || [ $$? -eq 5 ]; }
 
-test-long: setup
-	@cd "$(ROOT)" && $(BIN)/python -m pytest -m "long or not long" --timeout 1800 --hypothesis-profile long $(call TIMED,long) $(ARGS)
+test-long: setup peers
+	@cd "$(ROOT)" && PYTHONPATH=$(PEERS) $(BIN)/python -m pytest -m "long or not long" --timeout 1800 \
+		--hypothesis-profile long $(call TIMED,long) $(ARGS)
+
+# planners of other projects to compare with, beside the virtual environment's packages: tests and tables alone use them
+PEERS := .venv/peers
+.PHONY: peers
+peers: setup
+	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(PEERS) fiss-planner==1.0.0
 
 # NumPy, OpenBLAS, torch, oneDNN, MKL (on Intel's processors) and OpenCV can be held to AVX2; ONNX Runtime cannot.
 AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \
@@ -89,6 +100,22 @@ format: setup
 
 bench: setup
 	@cd "$(ROOT)" && $(BIN)/reflectdrive bench node $(ARGS)
+
+# on a machine with an NVIDIA GPU and TensorRT, 12 minutes at most
+gpu-day: setup
+	@cd "$(ROOT)" && $(BIN)/python tools/gpu_day.py $(ARGS)
+
+# five drives with screenshots, some minutes; ARGS names those to make again: make gallery ARGS=town
+gallery: setup judges
+	@cd "$(ROOT)" && $(BIN)/python tools/site/gallery.py $(ARGS)
+
+# beside the virtual environment's packages, like the parser of NVIDIA; fetches 20 MB
+MKDOCS := .venv/site
+site: setup
+	@cd "$(ROOT)" && { test -f out/gallery/gallery.json || $(MAKE) --no-print-directory gallery; }
+	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --require-hashes --target $(MKDOCS) -r tools/requirements-site.lock
+	@cd "$(ROOT)" && NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(MKDOCS) $(BIN)/python -m mkdocs build -q -f tools/site/mkdocs.yml
+	@echo "open $(ROOT)/out/site/index.html"
 
 clean:
 	cd "$(ROOT)" && rm -rf .venv build install log out .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -152,7 +179,15 @@ LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
 PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
 BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)
 TABLES += $(PLANNERS) $(BARE)
-.PHONY: results results-pages judges $(TABLES)
+# planners of others beside ours: the same scenes and drives, with and without the changes of the pipeline; make peer-tables
+PEER_TABLES := $(addprefix $(NUMBERS)/,peers.json peers-bare.json closed-loop-peers.json closed-loop-peers-bare.json \
+	closed-loop-judge-carla-peers.json)
+PEER_ROWS := --planner reflexdiffusion route_follower idm_proposals fiss_plus
+PEER_SCENES := eval --scenes test --limit 200 --privilege objects $(PEER_ROWS) $(ONE_THREAD)
+PEER_DRIVES := eval --closed-loop --first-seed 1000 --seeds 40 --duration 40 $(PEER_ROWS) $(ONE_THREAD) \
+	--setting inputs.drivable_type=map
+UNCHANGED := --setting pipeline.vary=false --setting pipeline.repair=false
+.PHONY: results results-pages judges peer-tables $(TABLES) $(PEER_TABLES)
 
 results: $(TABLES) results-pages
 
@@ -160,13 +195,21 @@ results: $(TABLES) results-pages
 results-pages: setup
 	@cd "$(ROOT)" && $(RUN) bench results $(ARGS)
 
-$(TABLES): setup
+$(TABLES) $(PEER_TABLES): setup
 	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
 
 # beside the virtual environment's packages, of which it would replace one
 judges: setup
 	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(TOWNS) py123d==0.7.0
 
+peer-tables: $(PEER_TABLES)
+$(PEER_TABLES): peers judges
+$(PEER_TABLES): export PYTHONPATH = $(PEERS):$(TOWNS)
+$(NUMBERS)/peers.json: COMMAND = $(PEER_SCENES)
+$(NUMBERS)/peers-bare.json: COMMAND = $(PEER_SCENES) $(UNCHANGED)
+$(NUMBERS)/closed-loop-peers.json: COMMAND = $(PEER_DRIVES)
+$(NUMBERS)/closed-loop-peers-bare.json: COMMAND = $(PEER_DRIVES) $(UNCHANGED)
+$(NUMBERS)/closed-loop-judge-carla-peers.json: COMMAND = $(JUDGE) --setting inputs.drivable_type=map $(PEER_ROWS)
 $(JUDGED): judges
 $(JUDGED): export PYTHONPATH = $(TOWNS)
 $(PLANNERS): COMMAND = eval --scenes test --limit 200 --planner $(patsubst $(NUMBERS)/planners-%.json,%,$@) \

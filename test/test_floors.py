@@ -60,7 +60,9 @@ ONLY_IN = {
     "traci": ("sim",),
     "ray": ("infra.cluster",),
     "pyarrow": ("data",),
+    "fiss_planner": ("planning.peers.fiss_plus",),
     "carla_driver_interface": ("egodriver",),
+    "alpasim_driver": ("egodriver",),
     "grpc": ("egodriver",),
 }
 

@@ -114,6 +114,28 @@ def test_the_lead_vehicle_is_expected_at_its_present_velocity():
     assert (fronts_m(lead)[0] < 22.0 - REAR_M + 3.0 * lead.trajectories[0].times_s - 1.0).all()
 
 
+def test_the_lead_vehicle_is_expected_on_its_predicted_path_where_there_is_one():
+    """It drives now, and is predicted to stop after 5 m."""
+    lead = cars((22.0, 0.0, 0.0, 6.0))
+    path = np.stack([22.0 + np.minimum(3.0 * np.arange(1, 11), 5.0), np.zeros(10), np.zeros(10)], axis=1)
+    stopping = replace(lead, predicted_poses=path[None])
+    assert (fronts_m(proposed(observation(speed=8.0, agents=stopping))) < 27.0 - REAR_M).all()
+    assert fronts_m(proposed(observation(speed=8.0, agents=lead)))[0, -1] > 27.0 - REAR_M
+
+
+def test_an_agent_that_will_enter_the_path_is_reacted_to_before_it_does():
+    """Its box enters after 1.8 s; one that drives away from the path changes nothing."""
+    entering, leaving = (
+        proposed(observation(speed=8.0, agents=cars((24.0, 9.0, heading, 3.0)), drivable=WIDE_ROAD))
+        for heading in (-np.pi / 2, np.pi / 2)
+    )
+    np.testing.assert_array_equal(leaving.points, proposed(observation(speed=8.0, drivable=WIDE_ROAD)).points)
+    before = round(1.5 / entering.trajectories[0].dt_s) - 1
+    fastest = slice(None, None, len(SHARES))
+    assert (speeds(entering)[fastest, before] < speeds(leaving)[fastest, before] - 1.0).all()
+    assert (fronts_m(entering)[:, -1] < 24.0).all()
+
+
 def test_a_car_at_the_edge_of_the_lane_stops_the_proposals_on_its_side_alone():
     scene = observation(speed=8.0, agents=cars((30.0, -2.3, 0.0, 0.0)), drivable=WIDE_ROAD)
     fastest = proposed(scene).points[:: len(SHARES), -1, 0]
@@ -132,6 +154,11 @@ def test_the_plan_passes_a_car_at_the_edge_of_the_lane_where_the_road_is_wide():
     assert passing.poses[-1, 1] > 0.6
     assert passing.poses[-1, 0] > waiting.poses[-1, 0] + 5.0
     assert abs(waiting.poses[-1, 1]) < 0.3
+
+
+def test_without_objects_and_drivable_space_the_plan_is_the_fastest_on_the_route():
+    scene = observation(speed=8.0)
+    np.testing.assert_array_equal(chosen(scene).poses, proposed(scene).trajectories[0].poses)
 
 
 @pytest.mark.parametrize(("speed_mps", "line_m"), [(3.0, 12.0), (8.0, 25.0), (8.0, 40.0), (12.0, 50.0)])

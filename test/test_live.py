@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -14,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import browser
 import cv2
 import numpy as np
 import pytest
@@ -39,11 +39,6 @@ from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
-
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
-)
-
 
 # --- the page's state ------------------------------------------------------------------------------------------------
 
@@ -288,15 +283,13 @@ def test_every_endpoint_answers_with_inputs_and_outputs_of_the_node(tmp_path):
 
 
 @pytest.mark.dds
-@pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
+@browser.needs_chromium
 def test_a_browser_shows_images_road_and_plan(tmp_path):
     """A screenshot in headless Chromium: the regions where things are drawn are not empty."""
     with drive_page(tmp_path) as page:
         until(page, lambda state: state["plan"] and len(state["cameras"]) == 3)
         image = tmp_path / "page.png"
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,720"]
-        flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", f"--screenshot={image}"]
-        subprocess.run([CHROMIUM, *flags, page.url], capture_output=True, timeout=120, check=True, env=dict(os.environ))
+        browser.run(page.url, tmp_path, "--window-size=1280,720", f"--screenshot={image}", budget_ms=3000)
     screenshot = cv2.imread(str(image)).astype(int)
     assert screenshot.shape[:2] == (720, 1280)
     cameras, above = screenshot[60:260], screenshot[300:700, 20:500]

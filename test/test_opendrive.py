@@ -9,12 +9,15 @@ import shapely
 from small_xodr import R, figure_of_eight
 
 from reflectdrive_ros.core import geometry
+from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.evaluation import closed_loop, variants
 from reflectdrive_ros.maps import opendrive, opendrive_surface, road_file, sumo
 from reflectdrive_ros.maps.connectors import parse_shape
 from reflectdrive_ros.maps.roads import RoadError
 from reflectdrive_ros.sim.network.routing import random_walk
 from reflectdrive_ros.sim.traffic.demand import Demand
 from reflectdrive_ros.sim.traffic.simulation import Simulation
+from reflectdrive_ros.sim.world import WorldOptions
 
 try:
     sumo.binary("netconvert")
@@ -197,6 +200,20 @@ def test_cars_on_a_bridge_are_not_ahead_of_a_car_below(eight):
             assert (int(driver) in traffic.snapshot().actors.ids) is visible
 
 
+@pytest.mark.parametrize("is_two_way", [True, False])
+def test_a_map_of_one_road_can_be_driven_on(tmp_path, is_two_way):
+    """Both ways with turns at its ends, one way to its end."""
+    text = figure_of_eight(roads=(1,))
+    text = text if is_two_way else text.replace('id="1" type="driving"', 'id="1" type="none"')
+    (tmp_path / "one.xodr").write_text(text)
+    (row,) = variants.of_planners(Config(), ["route_follower"]).values()
+    result = closed_loop.drive(WorldOptions(seed=1, map_file=tmp_path / "one.xodr"), row, 10.0)
+    assert result.log.duration_s == pytest.approx(10.0)
+    assert result.log.distance_m > 25.0
+    assert result.log.off_road_s == 0.0
+    assert result.log.count("off_route") == 0
+
+
 def test_bad_maps_say_which_roads_and_why(tmp_path):
     with pytest.raises(RoadError, match=r"missing\.xodr does not exist: give the \.xodr file"):
         road_file.load(tmp_path / "missing.xodr", tmp_path)
@@ -209,8 +226,8 @@ def test_bad_maps_say_which_roads_and_why(tmp_path):
         road_file.load(tmp_path / "cut.xodr.gz", tmp_path)
     with pytest.raises(RoadError, match="holds no OpenDRIVE roads"):
         load(tmp_path, "<OpenDRIVE/>")
-    with pytest.raises(RoadError, match="4 edges for cars, expected 8"):
-        load(tmp_path, figure_of_eight(roads=(0, 1)))
+    with pytest.raises(RoadError, match=r"80 m of road for cars, expected at least 150 m"):
+        load(tmp_path, figure_of_eight(roads=(0,)).replace('id="1" type="driving"', 'id="1" type="none"'))
     with pytest.raises(RoadError, match="roads 0, 1, 2, 3 have no lanes for cars"):
         load(tmp_path, figure_of_eight().replace("driving", "sidewalk"))
     with pytest.raises(RoadError, match="roads 0, 1, 2, 3 have no reference line"):

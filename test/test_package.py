@@ -49,7 +49,8 @@ PYTHON = {
 # extras of setup.cfg: training, export, the proving ground; the node itself needs none of them
 OPTIONAL = {"torch", "torchvision", "onnx", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
 OPTIONAL |= {"libsumo", "sumolib", "traci", "ml_dtypes", "onnx_ir", "onnxscript", "triton"}
-OPTIONAL |= {"carla_driver_interface", "grpc", "google", "navsim", "nuplan", "pyarrow", "ray", "upath", "fsspec"}
+OPTIONAL |= {"carla_driver_interface", "alpasim_driver", "grpc", "google", "navsim", "nuplan", "pyarrow"}
+OPTIONAL |= {"ray", "upath", "fsspec"}
 
 
 def imported():
@@ -236,6 +237,22 @@ def test_the_licence_is_there_and_named():
     assert "Apache License" in (ROOT / "LICENSE").read_text()
     assert MANIFEST.find("license").get("file") == "LICENSE"
     assert MANIFEST.findtext("license") == SETUP["metadata"]["license"] == "Apache-2.0"
+
+
+def test_pixi_installs_what_the_manifest_names():
+    """ROS packages by RoboStack's names, except Autoware's messages, which are built; pins as in the other files."""
+    tomllib = pytest.importorskip("tomllib", reason="tomllib comes with Python 3.11")
+    pixi = tomllib.loads((ROOT / "pixi.toml").read_text())
+    tags = ("depend", "exec_depend", "buildtool_depend")
+    keys = {entry.text for entry in MANIFEST if entry.tag in tags and not entry.text.startswith("python3-")}
+    built = {path.name for path in (ROOT / "test" / "interfaces").iterdir()} | {"autoware_adapi_v1_msgs"}
+    named = {f"ros-jazzy-{key.replace('_', '-')}" for key in keys - built}
+    assert named <= set(pixi["dependencies"]), named - set(pixi["dependencies"])
+    assert pixi["workspace"]["platforms"] == ["linux-64", "linux-aarch64"]
+    required = SETUP["options"]["install_requires"] + SETUP["options.extras_require"]["sim"]
+    pins = pixi["pypi-dependencies"] | pixi["target"]["linux-64"]["pypi-dependencies"]
+    assert all(f"{name}{pin}" in required for name, pin in pins.items() if pin != "*")
+    assert f"nanobind=={pixi['dependencies']['nanobind'].removesuffix('.*')}" in (ROOT / "pyproject.toml").read_text()
 
 
 # --- what is in the package ------------------------------------------------------------------------------------------

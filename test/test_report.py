@@ -326,7 +326,7 @@ def test_a_drive_shows_its_road_scores_and_events_at_their_times(tmp_path):
     original = replace(full_record(), drive=driven_world(), routes=routes)
     write_report(original, tmp_path / "report.html")
     data = embedded(tmp_path / "report.html")
-    assert [len(ring) for ring in data["world"]["rings"]] == [8]  # the road 900 m away can never come into view
+    assert [len(ring) for ring in data["road"]] == [8]  # the road 900 m away can never come into view
     assert data["world"]["scores"] == [[0.0, 0.5], [0.5, 1.0]]
     assert data["world"]["events"] == [{"t": 0.7, "kind": "collision", "text": "a <b>car</b> ran into us"}]
     assert [route[0] for route in data["routes"]] == [0.0, 0.5]

@@ -370,10 +370,10 @@ def test_a_file_that_is_no_network_is_named(tmp_path):
 
 def test_a_network_with_hardly_a_road_has_no_drivable_route(tmp_path):
     plain = {
-        "nodes": '<node id="a" x="0" y="0"/><node id="b" x="100" y="0"/>',
+        "nodes": '<node id="a" x="0" y="0"/><node id="b" x="70" y="0"/>',
         "edges": '<edge id="ab" from="a" to="b"/><edge id="ba" from="b" to="a"/>',
     }
-    with pytest.raises(RoadError, match="lonely has no drivable route: 2 edges for cars"):
+    with pytest.raises(RoadError, match="lonely has no drivable route: 140 m of road for cars"):
         sumo_network.convert_network("lonely", plain, tmp_path, ())
 
 

@@ -37,6 +37,7 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
     "constant_velocity": (f"{PACKAGE}/planning/generators/constant_velocity.py",),
     "route_follower": (f"{PACKAGE}/planning/generators/route_follower.py",),
     "idm_proposals": (f"{PACKAGE}/planning/generators/idm_proposals.py",),
+    "fiss_plus": (f"{PACKAGE}/planning/peers",),
     "reflectdrive2": (
         f"{PACKAGE}/planning/generators/reflectdrive2.py",
         *(f"{PACKAGE}/planning/{name}.py" for name in ("goals", "lite_step")),

@@ -31,7 +31,7 @@ from ..evaluation.variants import Variant
 from ..infra import arguments
 from ..infra.command import command
 from ..infra.errors import UserError
-from ..planning import LEARNED, PLANNERS
+from ..planning import LEARNED, PEERS, PLANNERS
 from ..runtime import cli_args
 
 BASELINES = ("constant_velocity", "route_follower")
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--planner",
         nargs="+",
         metavar="NAME",
-        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED)))} (default: {' '.join(BASELINES)}; with "
-        "--variant that of the settings); A+B: both in one row, their plans as one set",
+        help=f"planners to score: {', '.join(sorted((*PLANNERS, *LEARNED, *PEERS)))} (default: {' '.join(BASELINES)}; "
+        "with --variant that of the settings); A+B: both in one row, their plans as one set",
     )
     parser.add_argument(
         "--variant",

@@ -121,7 +121,7 @@ MAX_FROM_PATH_M = 8.0  # junction surface further than this from every connector
 SLIVER_M = 0.3  # parts of a junction narrower than twice this are no road
 SEAM_M = 0.05  # roads are grown by this to close gaps between adjacent lanes
 OVERLAP_M = 0.4  # a road extends this far into its junctions
-MIN_EDGES = 8  # road edges of a usable network
+MIN_ROADS_M = 150.0  # length of the roads of a usable network
 TURNS = {"s": Turn.STRAIGHT, "l": Turn.LEFT, "L": Turn.LEFT, "r": Turn.RIGHT, "R": Turn.RIGHT, U_TURN: Turn.BACK}
 ROAD_TYPES = {road_type.value: road_type for road_type in RoadType}
 
@@ -129,7 +129,7 @@ ROAD_TYPES = {road_type.value: road_type for road_type in RoadType}
 def read(net_file: Path, name: str) -> RoadMap:
     """A SUMO network (.net.xml) as a RoadMap; lanes are numbered in the order of the file.
 
-    Raises RoadError for a file that is missing or no network, and for one with fewer than MIN_EDGES edges for cars;
+    Raises RoadError for a file that is missing or no network, and for one with less than MIN_ROADS_M of roads for cars;
     OSError if the file cannot be read.
     """
     try:
@@ -145,8 +145,12 @@ def read(net_file: Path, name: str) -> RoadMap:
         if _allows(lane, "passenger")
     ]
     road_edges = {edge.get("id", "") for edge, _ in cars if edge.get("function") != "internal"}
-    if len(road_edges) < MIN_EDGES:
-        raise RoadError(f"{name} has no drivable route: {len(road_edges)} edges for cars, expected {MIN_EDGES}")
+    lengths_m = {edge.get("id", ""): float(lane.get("length", "0")) for edge, lane in cars}
+    length_m = sum(lengths_m[edge] for edge in road_edges)
+    if length_m < MIN_ROADS_M:
+        raise RoadError(
+            f"{name} has no drivable route: {length_m:.0f} m of road for cars, expected at least {MIN_ROADS_M:.0f} m"
+        )
     keys = {lane.get("id", ""): key for key, (_, lane) in enumerate(cars)}
     links = [link for link in map(_link, net.iter("connection")) if link.source in keys and link.target in keys]
     lanes = _lanes(cars, keys, links, edges)

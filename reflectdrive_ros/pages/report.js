@@ -33,8 +33,12 @@ function header() {
   add("Plans", String(total), "", total ? `${number(sum.duration_s, 1)} s at ${number(hz, 1)} Hz` : "none");
   if (!total) return;
   const others = VERDICTS.slice(1).filter(([v]) => sum.verdicts[v]).map(([v]) => `${sum.verdicts[v]} ${v.toLowerCase()}`);
+  if (sum.candidates) {
+    const count = Object.entries(sum.candidates.verdicts).filter(([, n]) => n).map(([name, n]) => `${n} ${name}`);
+    add("Candidates", String(sum.candidates.candidates), "", count.join(", "));
+  }
   add("Verdict OK", (100 * sum.verdicts.OK / total).toFixed(sum.verdicts.OK === total ? 0 : 1), "%", others.join(", ") || "every plan");
-  add("Sent as planned", String(sum.sources.PLANNER), "", `${sum.sources.CARRIED} carried, ${sum.sources.STOP} stops`);
+  if (!sum.candidates) add("Sent as planned", String(sum.sources.PLANNER), "", `${sum.sources.CARRIED} carried, ${sum.sources.STOP} stops`);
   const stage = data.main_stage, latency = sum.latency_ms[stage];
   if (latency) add(`Latency, ${stage}`, milliseconds(latency.p50), "ms p50", `p99 ${milliseconds(latency.p99)}, max ${milliseconds(latency.max)} ms`);
   if (world) { driveTiles(add); return; }
@@ -112,7 +116,7 @@ function drawBev() {
   const centre = view.follow ? [w / 2 + view.dx, h * 0.76 + view.dy] : [w / 2 + view.dx, h / 2 + view.dy];
   const eye = view.follow ? frame.ego : [view.x, view.y, Math.PI / 2];
   const pen = penAt(g, w, h, eye, centre, view.scale);
-  paintGround(pen, world ? world.rings : []);
+  paintGround(pen, data.road);
   paintRoute(pen, routeAt(frame));
   const split = data.driven.t.findIndex(t => t > frame.t);
   const past = split < 0 ? data.driven.p : data.driven.p.slice(0, split), future = split < 0 ? [] : data.driven.p.slice(Math.max(0, split - 1));
@@ -122,6 +126,7 @@ function drawBev() {
   paintRibbon(pen, frame);
   paintAgents(pen, frame.agents);
   pen.line(future, colours["--ink"], 1.6, [1, 5]);
+  for (const other of frame.others || []) pen.line([frame.ego, ...other.map(p => outOf(frame.ego, p[0], p[1]))], colours["--bad"], 2, [6, 5]);
   paintPlan(pen, frame);
   if (frame.draft) paintDraft(pen, frame.ego, frame.draft, frame.corrections);
   paintCar(pen, frame.ego);
@@ -151,9 +156,10 @@ bev.addEventListener("dblclick", () => { resetView(); drawBev(); });
 function legend() {
   const seen = new Set(frames.flatMap(f => f.agents.map(a => a[5]))), box = $("legend");
   const add = (name, colour, border) => { const s = element("span", box, name); s.style.setProperty("--c", colour); if (border) s.style.setProperty("--b", border); };
-  if (world) add("road", "var(--asphalt)", "1px solid var(--line)");
+  if (data.road.length) add("road", "var(--asphalt)", "1px solid var(--line)");
   if (data.routes.length) add("route", "color-mix(in srgb, var(--accent) 25%, transparent)", "1px dashed var(--accent)");
-  if (data.driven.p.length) add("driven path", "var(--faint)");
+  if (data.driven.p.length) add("driven path, dotted what follows", "var(--faint)");
+  if (frames.some(f => f.others)) add("candidate, not published", "var(--bad)");
   if (frames.some(f => f.draft)) { DRAFT_LEGEND.forEach(entry => add(...entry)); add("plan, coloured by speed", `rgb(${RAMP[3]})`); }
   KINDS.forEach(([name, colour], kind) => { if (seen.has(kind)) add(name, colour + "55", "1px solid " + colour); });
   if (!box.children.length) box.hidden = true;
@@ -167,7 +173,7 @@ function drawSide() {
   badges.replaceChildren();
   const badge = (text, colour) => { const b = element("span", badges, text, colour ? "badge" : "badge plain"); if (colour) b.style.setProperty("--c", colour); };
   badge(VERDICTS[f.verdict][0], `var(${VERDICTS[f.verdict][1]})`);
-  badge(SOURCE_WORDS[f.source], `var(${SOURCES[f.source][1]})`);
+  badge(!sum.candidates ? SOURCE_WORDS[f.source] : f.verdict ? "repaired candidate" : "candidate as it came", `var(${SOURCES[f.source][1]})`);
   badge(f.step);
   if (f.planner && f.planner !== data.planner) badge(f.planner);
   $("reason").textContent = f.reason || (f.verdict === 0 ? "The plan passed every check." : "");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
 
 from ..core.config import Config, ConfigError
 from ..core.recipe_config import DecodingConfig
@@ -10,6 +11,7 @@ from . import pipeline
 from .candidates import GeneratorSpec
 from .combination import combine
 from .generators import GENERATORS
+from .peers import PEERS as PEERS
 from .planner import Planner
 
 PLANNERS = tuple(name for name, spec in GENERATORS.items() if spec.network is None)  # they need no weights
@@ -19,11 +21,11 @@ LEARNED = tuple(name for name, spec in GENERATORS.items() if spec.network is not
 def generator_spec(config: Config) -> GeneratorSpec:
     """Of the configured planner, or of several as one. Raises ConfigError for names that are none, are there twice, or
     need a network each."""
-    names = config.planners
+    names, available = config.planners, GENERATORS | PEERS
     for name in names:
-        if name not in GENERATORS:
-            raise ConfigError(f"planner is '{name}', expected one of {', '.join(GENERATORS)}")
-    specs = [GENERATORS[name] for name in names]
+        if name not in available:
+            raise ConfigError(f"planner is '{name}', expected one of {', '.join(available)}")
+    specs = [available[name] for name in names]
     if len(specs) == 1:
         return specs[0]
     if len(set(names)) < len(names):
@@ -38,6 +40,12 @@ def generator_spec(config: Config) -> GeneratorSpec:
 def get_planner(config: Config) -> Planner:
     """The configured planner. Raises ConfigError naming the available planners, or what is missing."""
     spec = generator_spec(config)
+    for name in config.planners:
+        if name in PEERS and find_spec(PEERS[name].package) is None:
+            raise ConfigError(
+                f"planner {name} needs the package {PEERS[name].package}: install it with make peers, and set "
+                "PYTHONPATH=.venv/peers"
+            )
     if spec.network is not None and not config.model.file:
         raise ConfigError(
             f"planner {config.planner} needs a model: set model.file and model.sha256, or give --model FILE"

@@ -87,4 +87,5 @@ class GeneratorSpec:
     needs: Callable[[Config], frozenset[str]] = no_capabilities  # of its network
     decoding: Callable[[Config], DecodingConfig] = default_decoding  # of its network
     draft_inputs: DraftInputs | None = None  # of a first draft that depends on the scene alone, to prefetch it
+    package: str = ""  # that it needs and that `make setup` does not install
     proposals: Proposals | None = None  # all its plans, most probable first, without choice or repair

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..core import geometry
 from ..core.config import Config
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
@@ -35,7 +36,6 @@ from .record import (
     ReplayFrame,
     ReplayRecord,
     interpolate_driven_path,
-    no_alternatives,
     stage_times,
 )
 from .recorded_world import (
@@ -166,7 +166,7 @@ class ReplayChunks:
         self._count(replace(path, frames=frames), sightings)
         self._plans += len(frames)
         for frame in frames:
-            self._frames.add(replace(frame, alternatives=no_alternatives()))
+            self._frames.add(frame)
 
     def _count(self, chunk: ReplayRecord, sightings: Sequence[ObjectSighting]) -> None:
         scores: dict[str, Array] = {}
@@ -197,6 +197,7 @@ class ReplayChunks:
             driven_path=np.zeros((0, 3)),
             driven_stamps_ns=np.zeros(0, np.int64),
             vehicle=self._config.vehicle,
+            road=[] if self._map is None else [geometry.outer_ring(polygon) for polygon in self._map.road],
         )
 
     @cached_property

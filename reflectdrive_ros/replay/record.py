@@ -171,6 +171,7 @@ class ReplayRecord:
     details: Mapping[str, Any] = field(default_factory=dict)
     routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
     drive: DriveRecord | None = None  # of a closed loop
+    road: Sequence[Array] = ()  # (V, 2) outlines of the map's lanelets and intersections, map frame; none without a map
     scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or empty
     counted: AllPlans | None = None  # of all plans, where the frames are only some of them
 

@@ -19,11 +19,23 @@ import cv2
 import numpy as np
 
 from .. import pages
+from ..core import geometry
 from ..core.domain import Array
 from ..planning.corrections import correction_rows
+from ..scoring.simulate import DT_S
 from .plan_measures import SCORES
-from .record import DriveRecord, ReplayFrame, ReplayImage, ReplayRecord, interpolate_driven_path, summary
+from .record import (
+    DriveRecord,
+    ReplayFrame,
+    ReplayImage,
+    ReplayRecord,
+    interpolate_driven_path,
+    poses_at_score_times,
+    summary,
+)
 
+ALTERNATIVE_STEP_S = 0.5  # between drawn points of an alternative
+ALTERNATIVE_MIN_M = 0.3  # an alternative that is nowhere farther from the plan is not drawn
 IMAGE_WIDTH = 480  # px; wider ones are scaled down
 JPEG_QUALITY = 75
 ROAD_M = 130.0  # part of a world's road that is shown: closer than this to the driven path
@@ -66,7 +78,8 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         },
         "road_height": record.road_height_m,
         "routes": _routes(record, begin),
-        "world": None if record.drive is None else _world(record, record.drive, numbers, begin),
+        "road": [_round(ring, 2) for ring in _rings(record) if _near(record.driven_path, ring)],
+        "world": None if record.drive is None else _world(record.drive, numbers, begin),
         "driven": {
             "t": _round((record.driven_stamps_ns - begin) * 1e-9, 3),
             "p": _round(record.driven_path, 3),
@@ -83,9 +96,13 @@ def _routes(record: ReplayRecord, begin_ns: int) -> list[Any]:
     return [[round((stamp_ns - begin_ns) * 1e-9, 3), _round(route[:, :2], 2)] for stamp_ns, route in routes]
 
 
-def _world(record: ReplayRecord, drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
+def _rings(record: ReplayRecord) -> Sequence[Array]:
+    """Outlines of the road, of the world that was driven in or else of the map; none without either."""
+    return record.road if record.drive is None else record.drive.rings
+
+
+def _world(drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
     return {
-        "rings": [_round(ring, 2) for ring in drive.rings if _near(record.driven_path, ring)],
         "scores": [
             [round((stamp - begin_ns) * 1e-9, 3), round(score, 4)]
             for stamp, score in zip(drive.score_stamps_ns.tolist(), drive.scores.tolist(), strict=True)
@@ -183,6 +200,7 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "diagnostics": [status_by_name.get(name) for name in statuses],
         "image": image,
         **_draft(frame),
+        **_alternatives(frame),
     }
 
 
@@ -200,6 +218,15 @@ def _draft(frame: ReplayFrame) -> dict[str, Any]:
     if not len(frame.draft):
         return {}
     return {"draft": _round(frame.draft, 2), "corrections": correction_rows(frame.corrections)}
+
+
+def _alternatives(frame: ReplayFrame) -> dict[str, Any]:
+    """Candidates of another planner that are not the plan, in the ego frame; nothing where there are none."""
+    step = round(ALTERNATIVE_STEP_S / DT_S)
+    own = poses_at_score_times(geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses), frame.dt_s)
+    gaps_m = np.linalg.norm((frame.alternatives - own)[:, :, :2], axis=-1)  # (P, 40)
+    others = frame.alternatives[gaps_m.max(axis=1, initial=0.0) > ALTERNATIVE_MIN_M, step - 1 :: step, :2]
+    return {"others": _round(others, 2)} if len(others) else {}
 
 
 # --- images --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from .traffic.actors import TrafficSnapshot
 
 MAX_TRIES = 400
 WALK_M = 3000.0
-MIN_ROUTE_M = 400.0  # shorter routes are not used
+MIN_ROUTES_M = (400.0, 100.0)  # shorter routes are not used; the second where the map has none of the first
 MAX_OFFSET_M = 0.05  # a start is not in the middle of a lane change
 MIN_CLEARANCE_M = 8.0  # no other road user is closer
 FROM_START_M, TO_END_M = 12.0, 25.0  # of the lane
@@ -53,11 +53,13 @@ def sample_start(
     lanes = {
         key: float(geometry.arc_lengths(lane.lane.centerline)[-1])
         for key, lane in road_map.lanes.items()
-        if lane.across_junction is None and road_map.edges_after.get(lane.edge)
+        if lane.across_junction is None
     }
     roomy = [key for key, length in lanes.items() if length > FROM_START_M + TO_END_M]
-    for _ in range(MAX_TRIES if roomy else 0):
-        key = roomy[int(generator.integers(len(roomy)))]
+    continued = [key for key in roomy if road_map.edges_after.get(road_map.lanes[key].edge)]
+    for attempt in range(2 * MAX_TRIES if roomy else 0):
+        min_route_m = MIN_ROUTES_M[attempt // MAX_TRIES]
+        key = (continued or roomy)[int(generator.integers(len(continued or roomy)))]
         front_m = float(generator.uniform(FROM_START_M, lanes[key] - TO_END_M))
         at_rest, share = generator.random() < STANDING_SHARE, float(generator.uniform(*SHARE_OF_LIMIT))
         edges = random_walk(road_map, generator, WALK_M, road_map.lanes[key].edge)
@@ -69,7 +71,7 @@ def sample_start(
         route = navigation.build_route(road_map, key, edges, begin_m=front_m)
         at_m = float(route.starts_m[0]) + front_m - front
         _, lateral_m = route.project(at_m, pose)
-        if route.length_m - at_m < MIN_ROUTE_M or abs(lateral_m) > MAX_OFFSET_M:
+        if route.length_m - at_m < min_route_m or abs(lateral_m) > MAX_OFFSET_M:
             continue
         limit = road_map.lanes[key].lane.speed_limit_mps or DEFAULT_SPEED_LIMIT_MPS
         speed = 0.0 if at_rest else min(share * limit, _safe_speed(route, at_m, ego, snapshot, lanes[key] - front_m))

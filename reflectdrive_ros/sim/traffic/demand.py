@@ -23,6 +23,7 @@ from .kerbside import Kerbside
 
 DRIVERS_PER_LANE_KM = 11.0
 MIN_DRIVERS, MAX_DRIVERS = 20, 130
+SMALL_MAP_PER_LANE_KM = 22.0  # a map too small for MIN_DRIVERS has so many
 WALKERS_PER_LANE_KM = 4.5
 MIN_WALKERS, MAX_WALKERS = 8, 60
 SIDEWALK_PER_WALKER_M = 20.0
@@ -74,7 +75,8 @@ class Demand:
         cycling = lane_permissions.restrict_to_bicycles(road_map)
         cycle_starts, cycle_weights, _ = _start_edges(cycling)
         drivers = []
-        for number in range(int(np.clip(round(DRIVERS_PER_LANE_KM * density * lane_km), MIN_DRIVERS, MAX_DRIVERS))):
+        least = min(MIN_DRIVERS, round(SMALL_MAP_PER_LANE_KM * lane_km))
+        for number in range(int(np.clip(round(DRIVERS_PER_LANE_KM * density * lane_km), least, MAX_DRIVERS))):
             shape = list(SHAPE_SHARES)[int(generator.choice(len(SHAPE_SHARES), p=list(SHAPE_SHARES.values())))]
             if shape is ActorShape.BICYCLE and cycle_starts:
                 start = cycle_starts[int(generator.choice(len(cycle_starts), p=cycle_weights))]
@@ -124,11 +126,12 @@ def _xml_element(tag: str, attributes: Mapping[str, str]) -> str:
 
 
 def _start_edges(road_map: RoadMap) -> tuple[list[str], Array, float]:
-    """Road edges with a continuation, the probability of a start on each (by length), and kilometres of lane in all."""
+    """Road edges with a continuation (all, if none has), probability of a start on each by length, and kilometres of
+    lane in all."""
     room: dict[str, float] = {}
-    for lane in road_map.lanes.values():
-        if lane.across_junction is None and road_map.edges_after.get(lane.edge):
-            room[lane.edge] = room.get(lane.edge, 0.0) + float(geometry.arc_lengths(lane.lane.centerline)[-1])
+    roads = [lane for lane in road_map.lanes.values() if lane.across_junction is None]
+    for lane in [lane for lane in roads if road_map.edges_after.get(lane.edge)] or roads:
+        room[lane.edge] = room.get(lane.edge, 0.0) + float(geometry.arc_lengths(lane.lane.centerline)[-1])
     total = sum(room.values()) or 1.0
     return list(room), np.array(list(room.values())) / total, total / 1000.0
 

@@ -1,0 +1,59 @@
+"""Headless Chromium: screenshots of a page, and whether it plays."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed (apt install chromium)")
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr")
+# presses play, and tells a second and a half later how far the slider came, and of how many colours each canvas is
+PLAYER = """<script>
+requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 16);  // the browser's own has no virtual time
+const errors = [];
+addEventListener("error", event => errors.push(event.message || "not loaded: " + event.target.src), true);
+addEventListener("unhandledrejection", event => errors.push(String(event.reason)));
+addEventListener("load", () => setTimeout(() => {
+  const slider = document.getElementById("slider"), first = Number(slider.value);
+  document.getElementById("play").click();
+  setTimeout(() => {
+    const colours = canvas => new Set(new Uint32Array(
+      canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size;
+    const shown = canvas => canvas.width && canvas.height && canvas.offsetParent;
+    const drawn = [...document.querySelectorAll("canvas")].filter(shown);
+    const result = {errors, frames: Number(slider.value) - first, colours: drawn.map(colours)};
+    const text = document.createElement("pre");
+    text.id = "played";
+    text.textContent = JSON.stringify(result);
+    document.getElementById("data").remove();
+    document.body.append(text);
+  }, 1500);
+}, 500));
+</script>"""
+
+
+def run(page: str, folder: Path, *flags: str, budget_ms: int = 5000) -> subprocess.CompletedProcess:
+    """Chromium on an address, with its profile in a folder; its output."""
+    words = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--virtual-time-budget={budget_ms}", *flags]
+    return subprocess.run([*words, page], capture_output=True, text=True, timeout=120, check=True)
+
+
+def console(done: subprocess.CompletedProcess) -> list[str]:
+    """Lines of the page's console."""
+    return [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def play(page: Path, folder: Path) -> dict:
+    """What a report does when play is pressed: `errors`, `frames` that it came forward, `colours` of each canvas."""
+    probe = folder / f"play-{page.stem}.html"
+    probe.write_text(page.read_text(encoding="utf-8").replace("<head>", "<head>" + PLAYER, 1), encoding="utf-8")
+    done = run(probe.as_uri(), folder, "--window-size=1400,1000", "--dump-dom")
+    result = json.loads(html.unescape(re.search(r'<pre id="played">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+    return {**result, "errors": [*result["errors"], *console(done)]}
