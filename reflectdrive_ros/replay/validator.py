@@ -18,9 +18,9 @@ import numpy as np
 
 from ..core import geometry
 from ..core.domain import Array
+from ..planning.postprocess.lateral_jerk import lateral_jerk, thin_indices, three_point_curvature
 from .record import ReplayFrame
 
-POINT_SPACING_M = 1.0
 BRAKING_MPS2, LENGTH_MARGIN_M = 3.0, 2.0
 VALIDATOR_STANDING_MPS = 1.0 / 3.6
 SHARE_OVER_MAX = 0.01  # of the plans that exceed a limit: a stop in an emergency does
@@ -96,24 +96,21 @@ def check_shape(frame: ReplayFrame, wheel_base_m: float) -> dict[str, float]:
     indices = thin_indices(poses)
     if len(indices) < 3:
         return values
-    line, v, a = poses[indices, :2], speeds[indices], accelerations[indices]
+    line, v = poses[indices, :2], speeds[indices]
     bends = np.abs(geometry.wrap(np.diff(geometry.headings_along(line)[:-1])))
     curvature = np.zeros(len(line))
     curvature[1:-1] = three_point_curvature(line)
     steering = np.arctan(wheel_base_m * curvature)
     spacing_m = np.hypot(*(line[2:] - line[:-2]).T)
     step_s = spacing_m / np.maximum(0.5 * (v[2:] + v[:-2]), 1e-3)
-    return (
-        values
-        | {
-            "relative_angle_rad": float(bends.max(initial=0.0)),
-            "curvature_per_m": float(np.abs(curvature).max()),
-            "lateral_acceleration_mps2": float((v**2 * np.abs(curvature)).max()),
-            "lateral_jerk_mps3": float(np.abs(3.0 * v**2 * a * curvature).max()),  # its formula, units and all
-            "steering_rad": float(np.abs(steering).max()),
-            "steering_rate_radps": float((np.abs(steering[2:] - steering[:-2]) / step_s).max(initial=0.0)),
-        }
-    )
+    return values | {
+        "relative_angle_rad": float(bends.max(initial=0.0)),
+        "curvature_per_m": float(np.abs(curvature).max()),
+        "lateral_acceleration_mps2": float((v**2 * np.abs(curvature)).max()),
+        "lateral_jerk_mps3": lateral_jerk(poses[:, :2], speeds, frame.dt_s),
+        "steering_rad": float(np.abs(steering).max()),
+        "steering_rate_radps": float((np.abs(steering[2:] - steering[:-2]) / step_s).max(initial=0.0)),
+    }
 
 
 def check_position(frame: ReplayFrame) -> dict[str, float]:
@@ -195,20 +192,3 @@ def deviation(pose: Array, point: Array) -> tuple[float, float]:
     dx, dy = point[:2] - pose[:2]
     cos, sin = np.cos(pose[2]), np.sin(pose[2])
     return float(cos * dx + sin * dy), float(cos * dy - sin * dx)
-
-
-def thin_indices(poses: Array) -> Array:
-    """Indices of points at least POINT_SPACING_M apart, beginning with the first."""
-    indices = [0]
-    for index in range(1, len(poses)):
-        if np.hypot(*(poses[index, :2] - poses[indices[-1], :2])) >= POINT_SPACING_M:
-            indices.append(index)
-    return np.array(indices)
-
-
-def three_point_curvature(line: Array) -> Array:
-    """(N - 2,) signed curvature of the circles through three points in a row of a line (N, 2)."""
-    one, two, chord = line[1:-1] - line[:-2], line[2:] - line[1:-1], line[2:] - line[:-2]
-    area2 = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
-    product = np.hypot(*one.T) * np.hypot(*two.T) * np.hypot(*chord.T)
-    return np.asarray(2.0 * area2 / np.maximum(product, 1e-9))

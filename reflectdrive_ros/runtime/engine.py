@@ -20,7 +20,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
+import numpy as np
+
+from ..core import geometry
 from ..core.config import Config, ConfigError
 from ..core.domain import (
     Agents,
@@ -33,7 +37,7 @@ from ..core.domain import (
     StepReport,
     Verdict,
 )
-from ..core.kinematics import carry_forward, path_ahead
+from ..core.kinematics import carry_forward, path_ahead, resample
 from ..features.cameras import Camera
 from ..planning import decoding_config, generator_spec, get_planner, guard, needed_capabilities
 from ..planning.continuation import continue_plan
@@ -42,7 +46,7 @@ from ..planning.inputs import reads_images
 from ..planning.off_route import off_route_reason
 from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError
 from ..planning.postprocess import comfort
-from ..planning.postprocess.lateral_jerk import limit_lateral_jerk
+from ..planning.postprocess.lateral_jerk import limited_trajectories
 from ..planning.postprocess.speed_profile import slow_trajectory
 from ..planning.postprocess.waypoints import CARRY_MAX_S
 from ..planning.standstill import Standstill, StartMode, leave
@@ -58,6 +62,10 @@ Clock = Callable[[], float]  # seconds, monotonic
 NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is not assessed
 MAX_LATERAL_SHIFT_M = 0.5  # to the last plan, unless safety requires more: a car that swerves at every step drifts
 WIDE_GAP_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
+ENOUGH_GAP_M = 0.5  # likewise, for the sake of the lateral jerk, which changes plans by centimetres
+LIMITED_MAX = 3  # plans of less lateral jerk that are checked
+FOLLOWED_M, FOLLOWED_RAD = 0.3, 0.15  # lateral, of a car that follows its plan, from where the plan has it
+FOLLOWED_ALONG_M = 1.0  # likewise, longitudinal
 
 
 class Engine:
@@ -221,7 +229,7 @@ class Engine:
             return None
         try:
             left = carry_forward(last, observation.stamp_ns, observation.ego.map_from_ego)
-            if left is None:
+            if left is None or not follows(observation.ego, last):
                 return None
             carried = Plan(
                 observation.stamp_ns, observation.ego.map_from_ego, left, last.step, planners=last.planners[:1]
@@ -249,16 +257,26 @@ class Engine:
         return limited, f"the lateral shift is not limited: with the limit {needs}" if needs else ""
 
     def _limit_lateral_jerk(self, plan: Plan, safety_context: SafetyContext) -> Plan:
-        """The plan, delayed where it brakes or accelerates too hard for its bends, unless that is less safe."""
+        """The plan, changed where it brakes or accelerates too hard for its curvature, if a change is as safe."""
+        try:
+            for option in islice(limited_trajectories(plan.trajectory, safety_context.observation.ego), LIMITED_MAX):
+                changed = replace(plan, trajectory=option)
+                limited, needs = self._if_as_safe(
+                    plan, partial(slow_to_limits, changed, safety_context), safety_context, ENOUGH_GAP_M
+                )
+                if not needs:
+                    return limited
+        except Exception:  # an error of a limit must not prevent the plan
+            log.exception("the lateral jerk of the plan could not be limited")
+        return plan
 
-        def delayed() -> Plan:
-            limited = limit_lateral_jerk(plan.trajectory, safety_context.observation.ego)
-            return plan if limited is plan.trajectory else replace(plan, trajectory=limited)
+    def _if_as_safe(
+        self, plan: Plan, limit: Callable[[], Plan], safety_context: SafetyContext, enough_m: float = WIDE_GAP_M
+    ) -> tuple[Plan, str]:
+        """What `limit` makes of a plan; or the plan, and why: the guard refuses the other, or it is less safe.
 
-        return self._if_as_safe(plan, delayed, safety_context)[0]
-
-    def _if_as_safe(self, plan: Plan, limit: Callable[[], Plan], safety_context: SafetyContext) -> tuple[Plan, str]:
-        """What `limit` makes of a plan; or the plan, and why: the guard refuses the other, or it is less safe."""
+        A gap of `enough_m` is sufficient.
+        """
         try:
             limited = limit()
             if limited is plan:
@@ -266,7 +284,7 @@ class Engine:
             needs = guard.check(limited, safety_context, 0.0).reason
             if not needs:
                 its = safety_check(limited, safety_context, 0 if plan.check is None else plan.check.repairs)
-                needs = safety_loss(plan.check or safety_check(plan, safety_context), its)
+                needs = safety_loss(plan.check or safety_check(plan, safety_context), its, enough_m)
                 limited = replace(limited, check=its)
             return (plan, needs) if needs else (limited, "")
         except Exception:  # an error of a limit must not prevent the plan
@@ -313,11 +331,20 @@ class Engine:
     def _stop(self, ego: EgoState, agents: Agents | None, safety_context: SafetyContext | None = None) -> Plan:
         try:
             last = self._recent_plan(ego.stamp_ns)
-            path = None if last is None else path_ahead(last, ego.map_from_ego, guard.MAX_START_GAP_M)
+            path = path_ahead(last, ego.map_from_ego, FOLLOWED_M) if last is not None and follows(ego, last) else None
             return stop_plan(ego, agents, path, self._config, safety_context)
         except Exception:  # unusable agents or paths must not prevent the stop plan
             log.exception("the stop plan was computed without agents and path")
             return stop_plan(ego, None, None, self._config)
+
+
+def follows(ego: EgoState, plan: Plan) -> bool:
+    """Whether the car is where a plan has it. It is not while a person drives: what is left of the plan would begin
+    beside the car, or at another speed."""
+    elapsed_s = np.array([min((ego.stamp_ns - plan.stamp_ns) * 1e-9, plan.trajectory.horizon_s)])
+    now_from_then = geometry.compose(geometry.invert(ego.map_from_ego), plan.map_from_ego)
+    ((ahead_m, left_m, turn_rad),) = np.abs(geometry.compose(now_from_then, resample(plan.trajectory, elapsed_s)))
+    return bool(ahead_m <= FOLLOWED_ALONG_M and left_m <= FOLLOWED_M and turn_rad <= FOLLOWED_RAD)
 
 
 def slow_to_limits(plan: Plan, safety_context: SafetyContext) -> Plan:
@@ -329,18 +356,19 @@ def slow_to_limits(plan: Plan, safety_context: SafetyContext) -> Plan:
     return plan if plan.check is None else replace(plan, check=safety_check(plan, safety_context, plan.check.repairs))
 
 
-def safety_loss(own: SafetyCheck, its: SafetyCheck) -> str:
-    """Why limiting the lateral shift makes the plan less safe; empty if it does not."""
+def safety_loss(own: SafetyCheck, its: SafetyCheck, enough_m: float = WIDE_GAP_M) -> str:
+    """Why a change makes the plan less safe; empty if it does not. A gap of `enough_m` is sufficient."""
     if its.safe_s < own.safe_s:
         return f"the plan is unsafe after {its.safe_s:.1f} s"
-    if is_closer(its.clearance_m, own.clearance_m) or is_closer(its.road_clearance_m, own.road_clearance_m):
+    gaps_m = (its.clearance_m, own.clearance_m), (its.road_clearance_m, own.road_clearance_m)
+    if any(is_closer(gap_m, own_m, enough_m) for gap_m, own_m in gaps_m):
         return "the plan has less clearance to agents or to the road's edge"
     return ""
 
 
-def is_closer(gap_m: float | None, own_m: float | None) -> bool:
+def is_closer(gap_m: float | None, own_m: float | None, enough_m: float) -> bool:
     """Whether a gap is smaller than the planner's own and below the sufficient clearance."""
-    return gap_m is not None and own_m is not None and gap_m < min(own_m, WIDE_GAP_M)
+    return gap_m is not None and own_m is not None and gap_m < min(own_m, enough_m)
 
 
 def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:

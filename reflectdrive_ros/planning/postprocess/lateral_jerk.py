@@ -1,83 +1,168 @@
-"""Delays a plan where it accelerates or brakes too hard for the bend that it is in.
+"""Changes a plan that brakes or accelerates too hard for its curvature: a smooth path, other speeds along it.
 
 Autoware's planning_validator refuses plans with more than 7 m/s^3 of 3 v^2 a k: speed v, acceleration a, curvature k.
-In a bend at 3 m/s^2 of lateral acceleration that allows 0.8 m/s^2 of braking. Most plans that exceed it do brake or
-accelerate in a bend: smoothing their path or their accelerations changes little.
+In a bend at 3 m/s^2 of lateral acceleration that allows 0.8 m/s^2 of braking. Two causes:
 
-With w = v^4 the quantity is 3/4 k dw/ds: it limits the slope of w along the path. The fastest profile below the plan's
-own with such slopes results from one pass from the end and one from the start: the plan brakes before the bend and
-accelerates after it. A car that is in the bend already brakes less than planned, up to AHEAD_MAX_M ahead of its plan
-but not beyond its stop; where that does not suffice it brakes as planned.
+Path: a plan that leaves the car at an angle, or has a corner, has a large curvature there. `smooth_path` penalises the
+change of curvature, from the path that the car drives now on. It moves points by centimetres.
+
+Speeds: with w = v^4 the quantity is 3/4 k dw/ds: it limits the slope of w along the path. The fastest profile below the
+plan's own with such slopes results from one pass from the end and one from the start: the plan brakes before the bend
+and accelerates after it. A car that is in the bend already brakes less than planned, up to AHEAD_MAX_M ahead of its
+plan but not beyond its stop; where that does not suffice it brakes as planned.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
 from ...core import geometry
+from ...core.config import FIRST_POINTS
 from ...core.domain import Array, EgoState, Trajectory
-from ...core.kinematics import SAME_PLACE_M, arc, curvature_now, with_origin
-from .speed_profile import at_distances
+from ...core.kinematics import SAME_PLACE_M, arc, curvature_now, driven_path, with_origin
 
-LATERAL_JERK_MPS3 = 6.0  # 3 v^2 a k of a plan, below the 7 m/s^3 of the validator
-LARGEST_ACCELERATION_MPS2 = 8.0  # below its 9.8 m/s^2
+ACCEPTED_MPS3 = 6.7  # 3 v^2 a k of a plan that is not changed, below the 7 m/s^3 of the validator
+TARGETS_MPS3 = (
+    6.0,
+    5.0,
+    4.0,
+)  # of limited speeds, tried in turn: the curvature between points differs from that in them
+LARGEST_ACCELERATION_MPS2 = 8.0  # below the validator's 9.8 m/s^2
 GAINING_MPS2, BRAKING_EARLY_MPS2 = 2.0, 4.0  # where the plan does neither; the driving score calls both comfortable
-CHORD_M = 1.2  # curvature is that of the circle through points so far apart; the validator's are 1 m or more
+SMOOTHED_M = (1.5, 2.5)  # wavelength below which a path is smoothed, divided by 2 pi
+STATION_M = 0.5  # between points of a smooth path
+STATIONS_STEP = 16  # their number is a multiple: matrices are cached
+DRIVEN_STATIONS = 3  # points of the driven path that a smooth path begins with: place, direction, curvature
+OFF_PATH_MAX_M = 0.3  # of a smooth path from the plan's; half of it in most plans that leave the car at an angle
+SPACING_M = 1.0  # the validator's, between the points of its curvatures
+CHORD_M = 1.2  # curvature is that of the circle through points so far apart
 CURVATURE_STEP_M = 0.5
 BENDING_M = 1.0  # a curvature counts so far before and after it
 STRAIGHT_PER_M = 1e-3
-FIRST_PIECE_S, FIRST_PIECE_MIN_M = 0.5, 3.0
-FIRST_STEP_M, FIRST_TURN_MAX_RAD = 0.5, 0.3  # the direction of a plan is that of its first step; a larger turn is meant
-AHEAD_MAX_M = 0.5  # of where the plan has the car, in a bend where it would have to brake too hard
+AHEAD_MAX_M = 3.0  # of where the plan has the car, in a bend where it would have to brake too hard
 
 
-def limit_lateral_jerk(trajectory: Trajectory, ego: EgoState) -> Trajectory:
-    """The trajectory with a path that leaves the car along its heading and with other speeds; itself if it is within
-    the limits."""
+def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Trajectory]:
+    """Trajectories in place of one that is beyond the limits, the less smoothed first; then those that are still
+    beyond them, but less. None if it is within the limits, too short, or driven backwards."""
     poses = with_origin(trajectory.poses)
-    if geometry.arc_lengths(poses)[-1] < 2.0 * CHORD_M:
-        return trajectory
-    _, planned_mps, limited_mps = node_speeds(poses, trajectory.dt_s, ego, keeps_braking=False)
-    if np.allclose(limited_mps, planned_mps, atol=1e-3):
-        return trajectory
-    poses = start_along_heading(poses, ego.speed_mps)
     along = geometry.arc_lengths(poses)
-    stops = planned_mps[-1] * trajectory.dt_s < SAME_PLACE_M
+    own = published_jerk(trajectory, ego)
+    acceleration = np.abs(np.diff(along, n=2)).max(initial=0.0) / trajectory.dt_s**2
+    if own <= ACCEPTED_MPS3 and acceleration <= LARGEST_ACCELERATION_MPS2:
+        return
+    if along[-1] < 2.0 * CHORD_M or ego.speed_mps < 0.0:
+        return
+    stops = along[-1] - along[-2] < SAME_PLACE_M
     allowed_m = np.minimum(along[1:] + AHEAD_MAX_M, along[-1] + SAME_PLACE_M if stops else math.inf)
-    for keeps_braking in (False, True):
-        nodes_m, planned_mps, limited_mps = node_speeds(poses, trajectory.dt_s, ego, keeps_braking)
-        reached_m = distances(nodes_m, planned_mps, limited_mps, trajectory.dt_s)
-        if (reached_m <= allowed_m).all():
+    better: list[tuple[float, Trajectory]] = []
+    for smoothed_m in SMOOTHED_M:
+        path, off_m = smooth_path(poses, along, ego, smoothed_m)
+        if off_m > OFF_PATH_MAX_M:
             break
-    end = poses[-1] + 2.0 * AHEAD_MAX_M * np.array([np.cos(poses[-1, 2]), np.sin(poses[-1, 2]), 0.0])
-    path = np.concatenate([poses, end[None]])
-    return at_distances(path, geometry.arc_lengths(path), reached_m, trajectory.dt_s)
+        for target_mps3, keeps_braking in (*((each, False) for each in TARGETS_MPS3), (TARGETS_MPS3[0], True)):
+            speeds = node_speeds(poses_at(path, along), trajectory.dt_s, ego, target_mps3, keeps_braking)
+            reached_m = distances(*speeds, trajectory.dt_s)
+            if not keeps_braking and (reached_m > allowed_m).any():
+                continue
+            limited = Trajectory(poses_at(path, reached_m), trajectory.dt_s)
+            jerk = published_jerk(limited, ego)
+            if jerk <= ACCEPTED_MPS3:
+                yield limited
+                break
+            if jerk < own or acceleration > LARGEST_ACCELERATION_MPS2:
+                better.append((jerk, limited))
+    yield from (limited for _, limited in sorted(better, key=lambda option: option[0]))
 
 
-def start_along_heading(poses: Array, speed_mps: float) -> Array:
-    """Poses (T + 1, 3) from the origin on, whose path begins in the direction of the heading there.
-
-    Between waypoints 0.5 s apart the path is a cubic whose first direction is the one to the first of them. The change
-    ends there and moves points by centimetres.
-    """
-    along = geometry.arc_lengths(poses)
-    first = int(np.searchsorted(along, FIRST_STEP_M))
-    turn = math.atan2(poses[first, 1], poses[first, 0]) if first < len(poses) else math.inf
-    if abs(turn) > FIRST_TURN_MAX_RAD:
-        return poses
-    length_m = max(FIRST_PIECE_S * speed_mps, FIRST_PIECE_MIN_M)
-    share = np.minimum(along / length_m, 1.0)
-    changed: Array = poses.copy()
-    offset_m = -turn * length_m * share * (1.0 - share) ** 2
-    changed[:, :2] += offset_m[:, None] * np.column_stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])])
-    changed[:, 2] -= turn * (1.0 - share) * (1.0 - 3.0 * share)
-    changed[0] = poses[0]
-    return changed
+def published_jerk(trajectory: Trajectory, ego: EgoState) -> float:
+    """m/s^3, the largest 3 v^2 a k of a trajectory behind the driven path, as Autoware's validator computes it."""
+    driven = driven_path(ego, trajectory.dt_s, max(FIRST_POINTS.values()))
+    line = np.concatenate([driven, trajectory.poses])[:, :2]
+    return lateral_jerk(line[1:], np.hypot(*np.diff(line, axis=0).T) / trajectory.dt_s, trajectory.dt_s)
 
 
-def node_speeds(poses: Array, dt_s: float, ego: EgoState, keeps_braking: bool) -> tuple[Array, Array, Array]:
+def lateral_jerk(points: Array, speeds: Array, dt_s: float) -> float:
+    """m/s^3, the largest 3 v^2 a k of points (T, 2) with speeds (T,) of the intervals that end there."""
+    indices = thin_indices(points)
+    if len(indices) < 3:
+        return 0.0
+    accelerations = np.append(np.diff(speeds) / dt_s, 0.0)
+    v, a = speeds[indices[1:-1]], accelerations[indices[1:-1]]
+    return float(np.abs(3.0 * v**2 * a * three_point_curvature(points[indices])).max())
+
+
+def thin_indices(points: Array) -> Array:
+    """Indices of points (T, 2) at least SPACING_M apart, beginning with the first."""
+    indices, line = [0], points[:, :2].tolist()
+    for index, point in enumerate(line):
+        if math.dist(point, line[indices[-1]]) >= SPACING_M:
+            indices.append(index)
+    return np.array(indices)
+
+
+def three_point_curvature(line: Array) -> Array:
+    """(N - 2,) signed curvature of the circles through three points in a row of a line (N, 2)."""
+    one, two, chord = line[1:-1] - line[:-2], line[2:] - line[1:-1], line[2:] - line[:-2]
+    area2 = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
+    product = np.hypot(*one.T) * np.hypot(*two.T) * np.hypot(*chord.T)
+    return np.asarray(2.0 * area2 / np.maximum(product, 1e-9))
+
+
+# --- path -------------------------------------------------------------------------------------------------------------
+
+
+def smooth_path(poses: Array, along: Array, ego: EgoState, smoothed_m: float) -> tuple[Array, float]:
+    """Points (S, 2) every STATION_M of a smooth path, from the driven path on, and its largest distance in m from the
+    path of poses (T, 3) with arc lengths `along` (T,); point DRIVEN_STATIONS - 1 is the origin."""
+    count = STATIONS_STEP * math.ceil((along[-1] + AHEAD_MAX_M) / STATION_M / STATIONS_STEP + 0.5)
+    points = geometry.sample(geometry.distinct_points(poses), STATION_M * np.arange(1, count + 1))[:, :2]
+    driven = arc(curvature_now(ego), STATION_M * np.arange(1.0 - DRIVEN_STATIONS, 1.0))[:, :2]
+    of_points, of_driven = smoothing(count, smoothed_m)
+    smooth = of_points @ points + of_driven @ driven
+    planned = slice(0, int(along[-1] / STATION_M) + 1)
+    off_m = float(np.hypot(*(smooth - points)[planned].T).max())
+    return np.concatenate([driven, smooth]), off_m
+
+
+@lru_cache(maxsize=32)
+def smoothing(count: int, smoothed_m: float) -> tuple[Array, Array]:
+    """(S, S) and (S, DRIVEN_STATIONS): weights of S points, and of the driven ones before, in the points that differ
+    little from them and in whose third differences there is little."""
+    third = np.diff(np.eye(DRIVEN_STATIONS + count), n=3, axis=0)
+    of_driven, of_points = third[:, :DRIVEN_STATIONS], third[:, DRIVEN_STATIONS:]
+    weight = (smoothed_m / STATION_M) ** 6
+    inverse = np.linalg.inv(np.eye(count) + weight * of_points.T @ of_points)
+    return inverse, -weight * inverse @ of_points.T @ of_driven
+
+
+def poses_at(path: Array, at_m: Array) -> Array:
+    """(N, 3) poses at distances (N,) from the origin along a smooth path (S, 2): a cubic through four of its points."""
+    at = np.clip(at_m / STATION_M + DRIVEN_STATIONS - 1.0, 1.0, len(path) - 2.001)
+    index = at.astype(int)
+    u = at - index
+    near = path[index[:, None] + np.arange(-1, 3)]
+    powers, slopes = (
+        np.stack([np.ones_like(u), u, u**2, u**3]),
+        np.stack([np.zeros_like(u), np.ones_like(u), 2 * u, 3 * u**2]),
+    )
+    points, steps = (np.einsum("pn,pk,nkd->nd", each, CATMULL_ROM, near) for each in (powers, slopes))
+    return np.column_stack([points, np.arctan2(steps[:, 1], steps[:, 0])])
+
+
+CATMULL_ROM = 0.5 * np.array([[0, 2, 0, 0], [-1, 0, 1, 0], [2, -5, 4, -1], [-1, 3, -3, 1]])  # by power of u and point
+
+
+# --- speeds -----------------------------------------------------------------------------------------------------------
+
+
+def node_speeds(
+    poses: Array, dt_s: float, ego: EgoState, jerk_mps3: float, keeps_braking: bool
+) -> tuple[Array, Array, Array]:
     """(T + 1,) arc lengths along poses (T + 1, 3), planned and limited speeds there: those of intervals, at their
     middle, after the car's own."""
     along = geometry.arc_lengths(poses)
@@ -85,10 +170,12 @@ def node_speeds(poses: Array, dt_s: float, ego: EgoState, keeps_braking: bool) -
     planned_mps = np.append(max(ego.speed_mps, 0.0), np.diff(along) / dt_s)
     behind = arc(curvature_now(ego), np.arange(-2.0 * CHORD_M, 0.0, CURVATURE_STEP_M))
     curvatures = curvatures_near(np.concatenate([behind, poses])[:, :2], nodes_m + 2.0 * CHORD_M)
-    return nodes_m, planned_mps, limited_speeds(nodes_m, planned_mps, curvatures, keeps_braking)
+    return nodes_m, planned_mps, limited_speeds(nodes_m, planned_mps, curvatures, jerk_mps3, keeps_braking)
 
 
-def limited_speeds(nodes_m: Array, planned_mps: Array, curvatures: Array, keeps_braking: bool) -> Array:
+def limited_speeds(
+    nodes_m: Array, planned_mps: Array, curvatures: Array, jerk_mps3: float, keeps_braking: bool
+) -> Array:
     """(N,) speeds at arc lengths (N,) of a path with curvatures (N,), within the limits, from the first of the planned
     speeds (N,) on.
 
@@ -96,7 +183,7 @@ def limited_speeds(nodes_m: Array, planned_mps: Array, curvatures: Array, keeps_
     there it brakes as planned, beyond the limits.
     """
     length_m, change = np.diff(nodes_m), np.diff(planned_mps**2)
-    slope = 4.0 / 3.0 * LATERAL_JERK_MPS3 / np.maximum(curvatures, STRAIGHT_PER_M)
+    slope = 4.0 / 3.0 * jerk_mps3 / np.maximum(curvatures, STRAIGHT_PER_M)
     by_jerk = (length_m * np.minimum(slope[1:], slope[:-1])).tolist()  # largest change of v^4; of v^2 follow
     gains = np.clip(change, 2.0 * GAINING_MPS2 * length_m, 2.0 * LARGEST_ACCELERATION_MPS2 * length_m).tolist()
     losses = np.clip(-change, 2.0 * BRAKING_EARLY_MPS2 * length_m, 2.0 * LARGEST_ACCELERATION_MPS2 * length_m).tolist()
