@@ -180,7 +180,7 @@ def filled(edge_m: Array, default_m: float) -> Array:
 
 
 def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int]]:
-    """A `RoadMap` of the route (L, 3), map frame, and its neighbours, cut into LANE_SEGMENT_M; and the ids of all lanes.
+    """A `RoadMap` of the route (L, 3), map frame, and its neighbours in LANE_SEGMENT_M pieces; the ids of all lanes.
     All are of the route: it may be driven on each as far as it goes."""
     line = geometry.sample(route, bounds.along_m)
     every, last = round(LANE_SEGMENT_M / STATION_M), len(line) - 1
