@@ -2,7 +2,8 @@
 
     python docs/planners/corrections_figure.py --scenes DIR --model models/reflectdrive2_scene/onnx/card.json \\
         --setting cameras.required=false
-    python docs/planners/corrections_figure.py --scenes val --planner drivefine
+    python docs/planners/corrections_figure.py --scenes DIR --planner drivefine \\
+        --model models/drivefine_scene/onnx/card.json --setting cameras.required=false
 
 The first writes `corrections.svg` (AutoEdit), the second `refinements.svg` (the refinement expert). Each scene is
 planned twice from the initial state, without and with correction, with the privilege `objects`, without choice among

@@ -1,7 +1,7 @@
 """`reflectdrive bench results`: docs/results.md and docs/results_settings.md from the JSON files under docs/bench.
 
 A section is written when its files exist. Below each table stand the command, the hash of the network's weights, the
-commit, the date and the device of its numbers.
+commit and the date of its numbers, and the device of times.
 
 Numbers are stale if code that moves them has changed since their commit, or if that commit was not what ran. They are
 refused; --mark-stale writes the pages with a mark at each.

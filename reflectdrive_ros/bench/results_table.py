@@ -38,7 +38,7 @@ def origin(some: Mapping[str, Numbers]) -> str:
         )
     return "".join(
         f"- `{stem}.json`: `{numbers['command']}`, {_weights(numbers)}commit {numbers['commit'][:12]}, "
-        f"{numbers['date'][:10]}, {numbers['device']}{_stale(numbers)}\n"
+        f"{numbers['date'][:10]}{_device(numbers)}{_stale(numbers)}\n"
         for stem, numbers in some.items()
     )
 
@@ -46,6 +46,11 @@ def origin(some: Mapping[str, Numbers]) -> str:
 def _weights(numbers: Numbers) -> str:
     hashes = numbers.get("weights_sha256")  # of several networks, separated by commas
     return f"weights {', '.join(f'`{each[:8]}`' for each in hashes.split(', '))}, " if hashes else ""
+
+
+def _device(numbers: Numbers) -> str:
+    """Of times; scores do not depend on it."""
+    return f", {numbers['device']}" if numbers["command"].startswith("reflectdrive bench") else ""
 
 
 def _stale(numbers: Numbers) -> str:
