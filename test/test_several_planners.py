@@ -64,7 +64,10 @@ def test_a_list_of_one_is_that_planner(name):
 @pytest.mark.parametrize(
     ("planner", "sentence"),
     [
-        ("reflectdrive2+genius", r"^planner is 'genius', expected one of constant_velocity, .*reflexdiffusion, fiss_plus$"),
+        (
+            "reflectdrive2+genius",
+            r"^planner is 'genius', expected one of constant_velocity, .*reflexdiffusion, fiss_plus$",
+        ),
         ("idm_proposals+", r"^planner is '', expected one of"),
         ("idm_proposals+idm_proposals", r"^planner is 'idm_proposals\+idm_proposals', which has a name twice"),
         (
