@@ -110,7 +110,7 @@ def test_bag_numbers_and_page_are_left_behind(five_seconds, tmp_path):
     assert numbers["world"]["standing_s"] <= 5.0
     assert fields_of(numbers) <= explained_fields()
     page = (out / "report.html").read_text()
-    assert '"world":{"rings":[[[' in page
+    assert '"road":[[[' in page
     assert page.count("/9j/") >= 3 * 40  # images
     data = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL).group(1))
     lines = [(f["t"], *pair) for f in data["frames"] for pair in zip(data["statuses"], f["diagnostics"], strict=True)]

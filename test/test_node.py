@@ -17,7 +17,8 @@ from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
-from rclpy.serialization import serialize_message
+from rclpy.serialization import deserialize_message, serialize_message
+from reflectdrive.msg import PlannerStatus
 from rosgraph_msgs.msg import Clock
 from scenes import ego as an_ego
 from std_msgs.msg import String
@@ -284,7 +285,8 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
             time.sleep(0.002)  # time for the other thread to come in between
             publish(key, message)
             if key in ("trajectory", "status"):
-                published.append((key, getattr(message, "sequence", 0)))
+                is_status = key == "status"
+                published.append((key, deserialize_message(message, PlannerStatus).sequence if is_status else 0))
 
         node._publisher.publish = slowly
         engine = Engine(config, time.perf_counter)
