@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     configs = [override_dotted(Config(), {**settings, **planner}) for planner in named or [{}]]
     for config in configs:
         get_planner(config)
-    planners = {}
+    planners: dict[str, dict[str, Any]] = {}
     for config in configs:
         values = np.concatenate([measure(bag, config, errors) for bag in args.bags])
         if not len(values):

@@ -33,8 +33,8 @@ TARGETS_MPS3 = (
 )  # of limited speeds, tried in turn: the curvature between points differs from that in them
 LARGEST_ACCELERATION_MPS2 = 8.0  # below the validator's 9.8 m/s^2
 GAINING_MPS2, BRAKING_EARLY_MPS2 = 2.0, 4.0  # where the plan does neither; the driving score calls both comfortable
-SMOOTHED_M = (1.5, 2.5)  # wavelength below which a path is smoothed, divided by 2 pi
-STATION_M = 0.5  # between points of a smooth path
+WAVELENGTHS_M = (1.5, 2.5)  # wavelength below which a path is smoothed, divided by 2 pi
+PATH_STEP_M = 0.5  # between points of a smooth path
 STATIONS_STEP = 16  # their number is a multiple: matrices are cached
 DRIVEN_STATIONS = 3  # points of the driven path that a smooth path begins with: place, direction, curvature
 OFF_PATH_MAX_M = 0.3  # of a smooth path from the plan's; half of it in most plans that leave the car at an angle
@@ -60,7 +60,7 @@ def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Traj
     stops = along[-1] - along[-2] < SAME_PLACE_M
     allowed_m = np.minimum(along[1:] + AHEAD_MAX_M, along[-1] + SAME_PLACE_M if stops else math.inf)
     better: list[tuple[float, Trajectory]] = []
-    for smoothed_m in SMOOTHED_M:
+    for smoothed_m in WAVELENGTHS_M:
         path, off_m = smooth_path(poses, along, ego, smoothed_m)
         if off_m > OFF_PATH_MAX_M:
             break
@@ -117,14 +117,14 @@ def three_point_curvature(line: Array) -> Array:
 
 
 def smooth_path(poses: Array, along: Array, ego: EgoState, smoothed_m: float) -> tuple[Array, float]:
-    """Points (S, 2) every STATION_M of a smooth path, from the driven path on, and its largest distance in m from the
+    """Points (S, 2) every PATH_STEP_M of a smooth path, from the driven path on, and its largest distance in m from the
     path of poses (T, 3) with arc lengths `along` (T,); point DRIVEN_STATIONS - 1 is the origin."""
-    count = STATIONS_STEP * math.ceil((along[-1] + AHEAD_MAX_M) / STATION_M / STATIONS_STEP + 0.5)
-    points = geometry.sample(geometry.distinct_points(poses), STATION_M * np.arange(1, count + 1))[:, :2]
-    driven = arc(curvature_now(ego), STATION_M * np.arange(1.0 - DRIVEN_STATIONS, 1.0))[:, :2]
+    count = STATIONS_STEP * math.ceil((along[-1] + AHEAD_MAX_M) / PATH_STEP_M / STATIONS_STEP + 0.5)
+    points = geometry.sample(geometry.distinct_points(poses), PATH_STEP_M * np.arange(1, count + 1))[:, :2]
+    driven = arc(curvature_now(ego), PATH_STEP_M * np.arange(1.0 - DRIVEN_STATIONS, 1.0))[:, :2]
     of_points, of_driven = smoothing(count, smoothed_m)
     smooth = of_points @ points + of_driven @ driven
-    planned = slice(0, int(along[-1] / STATION_M) + 1)
+    planned = slice(0, int(along[-1] / PATH_STEP_M) + 1)
     off_m = float(np.hypot(*(smooth - points)[planned].T).max())
     return np.concatenate([driven, smooth]), off_m
 
@@ -135,14 +135,14 @@ def smoothing(count: int, smoothed_m: float) -> tuple[Array, Array]:
     little from them and in whose third differences there is little."""
     third = np.diff(np.eye(DRIVEN_STATIONS + count), n=3, axis=0)
     of_driven, of_points = third[:, :DRIVEN_STATIONS], third[:, DRIVEN_STATIONS:]
-    weight = (smoothed_m / STATION_M) ** 6
+    weight = (smoothed_m / PATH_STEP_M) ** 6
     inverse = np.linalg.inv(np.eye(count) + weight * of_points.T @ of_points)
     return inverse, -weight * inverse @ of_points.T @ of_driven
 
 
 def poses_at(path: Array, at_m: Array) -> Array:
     """(N, 3) poses at distances (N,) from the origin along a smooth path (S, 2): a cubic through four of its points."""
-    at = np.clip(at_m / STATION_M + DRIVEN_STATIONS - 1.0, 1.0, len(path) - 2.001)
+    at = np.clip(at_m / PATH_STEP_M + DRIVEN_STATIONS - 1.0, 1.0, len(path) - 2.001)
     index = at.astype(int)
     u = at - index
     near = path[index[:, None] + np.arange(-1, 3)]
