@@ -144,7 +144,10 @@ SHIPPED, DENOISER, DRIVEFINE = (
 )
 
 
-SEVERAL = {"closed-loop-planners": (SHIPPED, DRIVEFINE, DENOISER)}  # of several networks
+SEVERAL = {  # of several networks
+    "closed-loop-planners": (SHIPPED, DRIVEFINE, DENOISER),
+    "conformance": (SHIPPED, DENOISER, DRIVEFINE),
+}
 TUNED = ("recording-tuned",)  # of networks that are not shipped, made by the command in the file
 
 
