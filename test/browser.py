@@ -26,9 +26,9 @@ addEventListener("load", () => setTimeout(() => {
   setTimeout(() => {
     const colours = canvas => new Set(new Uint32Array(
       canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size;
-    const shown = canvas => canvas.width && canvas.height && canvas.offsetParent;
-    const drawn = [...document.querySelectorAll("canvas")].filter(shown);
-    const result = {errors, frames: Number(slider.value) - first, colours: drawn.map(colours)};
+    const isVisible = canvas => canvas.width && canvas.height && canvas.offsetParent;
+    const canvases = [...document.querySelectorAll("canvas")].filter(isVisible);
+    const result = {errors, frames: Number(slider.value) - first, colours: canvases.map(colours)};
     const text = document.createElement("pre");
     text.id = "played";
     text.textContent = JSON.stringify(result);

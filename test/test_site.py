@@ -182,10 +182,10 @@ def test_candidates_that_are_not_published_are_drawn(tmp_path):
     plan = frame(1.0, EIGHT_S, verdict=Verdict.UNSAFE, source=PlanSource.PLANNER)
     ahead = geometry.compose(geometry.invert(driven(1.0)), driven(1.0 + EIGHT_S))
     own = poses_at_score_times(ahead, 0.1)
-    beside = own + np.array([0.0, 2.0, 0.0])
-    write_report(record([replace(plan, alternatives=np.stack([own, beside]))]), tmp_path / "report.html")
+    neighbour = own + np.array([0.0, 2.0, 0.0])
+    write_report(record([replace(plan, alternatives=np.stack([own, neighbour]))]), tmp_path / "report.html")
     (others,) = embedded(tmp_path / "report.html")["frames"][0]["others"]
-    np.testing.assert_allclose(others, beside[4::5, :2], atol=0.01)
+    np.testing.assert_allclose(others, neighbour[4::5, :2], atol=0.01)
     write_report(record([plan]), tmp_path / "report.html")
     assert "others" not in embedded(tmp_path / "report.html")["frames"][0]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reflectdrive_ros.infra.provenance import provenance
+from reflectdrive_ros.infra.provenance import write_numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 WEIGHTS = ROOT / "models" / "reflectdrive2_small" / "weights.safetensors"
@@ -76,7 +76,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=ROOT / "docs" / "bench" / "gpu-day.json", metavar="FILE")
     args = parser.parse_args(words)
     numbers = measure(steps_of(WEIGHTS, SCENES, OUT), OUT, 60.0 * args.minutes, call_command, time.monotonic)
-    args.json.write_text(json.dumps({**numbers, **provenance()}, indent=2) + "\n", encoding="utf-8")
+    write_numbers(args.json, numbers)
     for name, row in numbers["steps"].items():
         print(f"{name}: {row.get('not_run', 'measured')} ({row['seconds']:.0f} s)")
     print(f"CUDA mode: {numbers['cuda_mode']}\n{args.json}")

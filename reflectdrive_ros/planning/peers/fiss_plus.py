@@ -28,9 +28,7 @@ from ..postprocess.waypoints import HORIZON_S
 
 PREDICTED_S = 5.5  # half a second more than its longest trajectory, as in its own adapters
 STATION_M = 1.0  # between points of lanes, as its corridor has them
-LANE_SEGMENT_M = (
-    10.0  # length of the lanes that the route is cut into; a neighbour exists for a whole one or not at all
-)
+LANE_SEGMENT_M = 10.0  # of the lanes that the route is cut into; a neighbour exists for a whole one or not at all
 LANE_WIDTH_M = 3.5  # where it is unknown: its own default
 SAME_LANE = 0.75  # of the width: a lane whose centre is this close to the route is the route's
 BETWEEN_LANES = 0.25  # a route that is further from the centre of its lane changes lanes: both are its own
@@ -159,13 +157,13 @@ def widened(bounds: LaneBounds, route: Array, drivable_space: DrivableGrid) -> L
     """The own lane wider by up to WIDER_M on each side, where the road is: FISS+ finds no trajectory in a lane that is
     hardly wider than the car. `route` (L, 3) in the ego frame."""
     edges_m = bounds.edges_m.copy()
-    edge_points = beside(geometry.sample(route, bounds.along_m), edges_m[0])
+    edge_points = offset_points(geometry.sample(route, bounds.along_m), edges_m[0])
     room_m = np.clip(drivable.clearances(drivable_space, edge_points), 0.0, WIDER_M)
     edges_m[0] += room_m * [[1.0], [-1.0]]
     return replace(bounds, edges_m=edges_m)
 
 
-def beside(line: Array, lateral_m: Array) -> Array:
+def offset_points(line: Array, lateral_m: Array) -> Array:
     """(.., S, 2) points at lateral offsets (.., S) from poses (S, 3), left positive."""
     across = np.stack([-np.sin(line[:, 2]), np.cos(line[:, 2])], axis=1)
     return np.asarray(line[:, :2] + lateral_m[..., None] * across)
@@ -198,7 +196,7 @@ def road_map(fiss: Any, route: Array, bounds: LaneBounds) -> tuple[Any, list[int
         offsets_m = np.stack([np.zeros_like(left_m) if lane == 0 else 0.5 * (left_m + right_m), left_m, right_m])
         piece = fiss.MapLane()
         piece.id, piece.successors = key, [ids[lane, index + 1]] if (lane, index + 1) in ids else []
-        piece.centerline, piece.left, piece.right = beside(line[part], offsets_m)
+        piece.centerline, piece.left, piece.right = offset_points(line[part], offsets_m)
         left, right = {0: (1, 2), 1: (-1, 0), 2: (0, -1)}[lane]
         piece.left_neighbor = ids.get((left, index), -1)
         piece.right_neighbor = ids.get((right, index), -1)

@@ -36,7 +36,7 @@ GAINING_MPS2, BRAKING_EARLY_MPS2 = 2.0, 4.0  # where the plan does neither; the 
 WAVELENGTHS_M = (1.5, 2.5)  # wavelength below which a path is smoothed, divided by 2 pi
 PATH_STEP_M = 0.5  # between points of a smooth path
 STATIONS_STEP = 16  # their number is a multiple: matrices are cached
-DRIVEN_STATIONS = 3  # points of the driven path that a smooth path begins with: place, direction, curvature
+DRIVEN_STATIONS = 3  # points of the driven path that a smooth path begins with: position, direction, curvature
 OFF_PATH_MAX_M = 0.3  # of a smooth path from the plan's; half of it in most plans that leave the car at an angle
 SPACING_M = 1.0  # the validator's, between the points of its curvatures
 CHORD_M = 1.2  # curvature is that of the circle through points so far apart
@@ -51,7 +51,8 @@ def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Traj
     beyond them, but less. None if it is within the limits, too short, or driven backwards."""
     poses = with_origin(trajectory.poses)
     along = geometry.arc_lengths(poses)
-    own = published_jerk(trajectory, ego)
+    driven = driven_path(ego, trajectory.dt_s, max(FIRST_POINTS.values()))
+    own = published_jerk(trajectory, driven)
     acceleration = np.abs(np.diff(along, n=2)).max(initial=0.0) / trajectory.dt_s**2
     if own <= ACCEPTED_MPS3 and acceleration <= LARGEST_ACCELERATION_MPS2:
         return
@@ -64,13 +65,14 @@ def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Traj
         path, off_m = smooth_path(poses, along, ego, smoothed_m)
         if off_m > OFF_PATH_MAX_M:
             break
+        nodes_m, planned_mps, curvatures = nodes_of(poses_at(path, along), trajectory.dt_s, ego)
         for target_mps3, keeps_braking in (*((each, False) for each in TARGETS_MPS3), (TARGETS_MPS3[0], True)):
-            speeds = node_speeds(poses_at(path, along), trajectory.dt_s, ego, target_mps3, keeps_braking)
-            reached_m = distances(*speeds, trajectory.dt_s)
+            limited_mps = limited_speeds(nodes_m, planned_mps, curvatures, target_mps3, keeps_braking)
+            reached_m = distances(nodes_m, planned_mps, limited_mps, trajectory.dt_s)
             if not keeps_braking and (reached_m > allowed_m).any():
                 continue
             limited = Trajectory(poses_at(path, reached_m), trajectory.dt_s)
-            jerk = published_jerk(limited, ego)
+            jerk = published_jerk(limited, driven)
             if jerk <= ACCEPTED_MPS3:
                 yield limited
                 break
@@ -79,9 +81,8 @@ def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Traj
     yield from (limited for _, limited in sorted(better, key=lambda option: option[0]))
 
 
-def published_jerk(trajectory: Trajectory, ego: EgoState) -> float:
-    """m/s^3, the largest 3 v^2 a k of a trajectory behind the driven path, as Autoware's validator computes it."""
-    driven = driven_path(ego, trajectory.dt_s, max(FIRST_POINTS.values()))
+def published_jerk(trajectory: Trajectory, driven: Array) -> float:
+    """m/s^3, the largest 3 v^2 a k of a trajectory behind the driven path (D, 3), as Autoware's validator has it."""
     line = np.concatenate([driven, trajectory.poses])[:, :2]
     return lateral_jerk(line[1:], np.hypot(*np.diff(line, axis=0).T) / trajectory.dt_s, trajectory.dt_s)
 
@@ -107,7 +108,12 @@ def thin_indices(points: Array) -> Array:
 
 def three_point_curvature(line: Array) -> Array:
     """(N - 2,) signed curvature of the circles through three points in a row of a line (N, 2)."""
-    one, two, chord = line[1:-1] - line[:-2], line[2:] - line[1:-1], line[2:] - line[:-2]
+    return circle_curvature(line[:-2], line[1:-1], line[2:])
+
+
+def circle_curvature(before: Array, middle: Array, after: Array) -> Array:
+    """(N,) signed curvature of the circles through points (N, 2)."""
+    one, two, chord = middle - before, after - middle, after - before
     area2 = one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0]
     product = np.hypot(*one.T) * np.hypot(*two.T) * np.hypot(*chord.T)
     return np.asarray(2.0 * area2 / np.maximum(product, 1e-9))
@@ -160,17 +166,15 @@ CATMULL_ROM = 0.5 * np.array([[0, 2, 0, 0], [-1, 0, 1, 0], [2, -5, 4, -1], [-1, 
 # --- speeds -----------------------------------------------------------------------------------------------------------
 
 
-def node_speeds(
-    poses: Array, dt_s: float, ego: EgoState, jerk_mps3: float, keeps_braking: bool
-) -> tuple[Array, Array, Array]:
-    """(T + 1,) arc lengths along poses (T + 1, 3), planned and limited speeds there: those of intervals, at their
+def nodes_of(poses: Array, dt_s: float, ego: EgoState) -> tuple[Array, Array, Array]:
+    """(T + 1,) arc lengths along poses (T + 1, 3), planned speeds and curvatures there: those of intervals, at their
     middle, after the car's own."""
     along = geometry.arc_lengths(poses)
     nodes_m = np.append(0.0, 0.5 * (along[1:] + along[:-1]))
     planned_mps = np.append(max(ego.speed_mps, 0.0), np.diff(along) / dt_s)
     behind = arc(curvature_now(ego), np.arange(-2.0 * CHORD_M, 0.0, CURVATURE_STEP_M))
     curvatures = curvatures_near(np.concatenate([behind, poses])[:, :2], nodes_m + 2.0 * CHORD_M)
-    return nodes_m, planned_mps, limited_speeds(nodes_m, planned_mps, curvatures, jerk_mps3, keeps_braking)
+    return nodes_m, planned_mps, curvatures
 
 
 def limited_speeds(
@@ -230,9 +234,7 @@ def curvatures_near(points: Array, at_m: Array) -> Array:
         np.stack([np.interp(middles_m + offset_m, along, points[:, axis]) for axis in (0, 1)], axis=1)
         for offset_m in (-CHORD_M, 0.0, CHORD_M)
     )
-    one, two, chord = middle - before, after - middle, after - before
-    product = np.hypot(*one.T) * np.hypot(*two.T) * np.hypot(*chord.T)
-    curvature = np.abs(2.0 * (one[:, 0] * two[:, 1] - one[:, 1] * two[:, 0])) / np.maximum(product, 1e-9)
+    curvature = np.abs(circle_curvature(before, middle, after))
     reach = round(BENDING_M / CURVATURE_STEP_M)
     padded = np.pad(curvature, reach, "edge")
     largest = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).max(axis=1)
