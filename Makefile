@@ -156,38 +156,27 @@ recording: setup
 	@cd "$(ROOT)" && $(RUN) eval --scenes $(REAL)/held_out --planner reflectdrive2 --privilege words route \
 		--model $(REAL)/run/weights.safetensors --json $(NUMBERS)/recording-tuned.json
 
-# --- docs/results.md, docs/results_settings.md: hours in all on two cores, and one command for each table --------------
+# --- docs/results.md, docs/results_settings.md: two hours in all on two cores, and one command for each table ---------
 #     make docs/bench/eval-test.json && make results-pages
 RUN := $(BIN)/reflectdrive
 SMALL := models/reflectdrive2_small
 NUMBERS := docs/bench
 ONE_THREAD := --setting model.threads=1
-CLOSED := eval --closed-loop --seeds 5 --duration 60
-FRESH := eval --closed-loop --planner reflectdrive2 --first-seed 720 --seeds 20 --duration 30
-DENOISER := eval --closed-loop --planner reflexdiffusion --first-seed 740 --seeds 20 --duration 30 $(ONE_THREAD)
-JUDGE := eval --closed-loop --judge carla --seeds 21 $(ONE_THREAD)
-JUDGED := $(addprefix $(NUMBERS)/closed-loop-judge-carla,.json -random.json -road.json -reflexdiffusion.json \
-	-road-reflexdiffusion.json)
 TOWNS := .venv/judges
-TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-shipped.json eval-test-reflexdiffusion.json \
-	eval-test-reflexdiffusion-single.json eval-test-drivefine.json eval-real_tracks.json \
-	variants-reflectdrive2.json variants-drivefine.json variants-reflexdiffusion.json variants-lite_steps.json \
-	closed-loop.json closed-loop-shipped.json closed-loop-lights.json closed-loop-road.json closed-loop-reflexdiffusion.json \
-	closed-loop-road-reflexdiffusion.json closed-loop-planners.json \
-	step.json node.json) $(JUDGED)
-LEARNED := reflectdrive2 reflectdrive drivefine reflexdiffusion
-PLANNERS := $(LEARNED:%=$(NUMBERS)/planners-%.json)
-BARE := $(LEARNED:%=$(NUMBERS)/planners-%-bare.json)
-TABLES += $(PLANNERS) $(BARE)
-# planners of others beside ours: the same scenes and drives, with and without the changes of the pipeline; make peer-tables
-PEER_TABLES := $(addprefix $(NUMBERS)/,peers.json peers-bare.json closed-loop-peers.json closed-loop-peers-bare.json \
-	closed-loop-judge-carla-peers.json)
-PEER_ROWS := --planner reflexdiffusion route_follower idm_proposals fiss_plus
-PEER_SCENES := eval --scenes test --limit 200 --privilege objects $(PEER_ROWS) $(ONE_THREAD)
-PEER_DRIVES := eval --closed-loop --first-seed 1000 --seeds 40 --duration 40 $(PEER_ROWS) $(ONE_THREAD) \
-	--setting inputs.drivable_type=map
+REFLECTDRIVE2_SCENE := planner=reflectdrive2 model.file=models/reflectdrive2_scene/onnx/card.json cameras.required=false
+DRIVEFINE_SCENE := planner=drivefine model.file=models/drivefine_scene/onnx/card.json cameras.required=false
+CAMERA_ROWS := $(foreach planner,reflectdrive2 reflectdrive drivefine,--variant $(planner) planner=$(planner))
+SCENE_ROWS := --variant reflexdiffusion planner=reflexdiffusion --variant reflectdrive2_scene $(REFLECTDRIVE2_SCENE) \
+	--variant drivefine_scene $(DRIVEFINE_SCENE)
+PEER_ROWS := $(foreach planner,fiss_plus route_follower idm_proposals,--variant $(planner) planner=$(planner))
+DRIVE_ROWS := $(PEER_ROWS) $(SCENE_ROWS) --variant reflectdrive2 planner=reflectdrive2
 UNCHANGED := --setting pipeline.vary=false --setting pipeline.repair=false
-.PHONY: results results-pages judges peer-tables $(TABLES) $(PEER_TABLES)
+ROAD_GIVEN := --setting inputs.drivable_type=map
+TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-alone.json eval-test-privileges.json eval-real_tracks.json \
+	closed-loop.json closed-loop-judge-carla.json \
+	variants-reflectdrive2.json variants-drivefine.json variants-reflexdiffusion.json \
+	variants-reflectdrive2_scene.json variants-drivefine_scene.json step.json node.json)
+.PHONY: results results-pages judges $(TABLES)
 
 results: $(TABLES) results-pages
 
@@ -195,36 +184,25 @@ results: $(TABLES) results-pages
 results-pages: setup
 	@cd "$(ROOT)" && $(RUN) bench results $(ARGS)
 
-$(TABLES) $(PEER_TABLES): setup
+$(TABLES): setup peers judges
 	@cd "$(ROOT)" && $(RUN) $(COMMAND) --json $@
+$(TABLES): export PYTHONPATH = $(PEERS):$(TOWNS)
 
 # beside the virtual environment's packages, of which it would replace one
 judges: setup
 	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(TOWNS) py123d==0.7.0
 
-peer-tables: $(PEER_TABLES)
-$(PEER_TABLES): peers judges
-$(PEER_TABLES): export PYTHONPATH = $(PEERS):$(TOWNS)
-$(NUMBERS)/peers.json: COMMAND = $(PEER_SCENES)
-$(NUMBERS)/peers-bare.json: COMMAND = $(PEER_SCENES) $(UNCHANGED)
-$(NUMBERS)/closed-loop-peers.json: COMMAND = $(PEER_DRIVES)
-$(NUMBERS)/closed-loop-peers-bare.json: COMMAND = $(PEER_DRIVES) $(UNCHANGED)
-$(NUMBERS)/closed-loop-judge-carla-peers.json: COMMAND = $(JUDGE) --setting inputs.drivable_type=map $(PEER_ROWS)
-$(JUDGED): judges
-$(JUDGED): export PYTHONPATH = $(TOWNS)
-$(PLANNERS): COMMAND = eval --scenes test --limit 200 --planner $(patsubst $(NUMBERS)/planners-%.json,%,$@) \
-	--privilege objects --random-weights
-$(BARE): NAME = $(patsubst $(NUMBERS)/planners-%-bare.json,%,$@)
-$(BARE): COMMAND = eval --scenes test --limit 200 --planner $(NAME) --privilege objects --setting pipeline.repair=false
-$(NUMBERS)/eval-test.json: COMMAND = eval --scenes test --planner constant_velocity route_follower
-$(NUMBERS)/eval-test-shipped.json: COMMAND = eval --scenes test --planner reflectdrive2 --privilege words route objects \
-	logged --random-weights
-$(NUMBERS)/eval-test-reflexdiffusion.json: COMMAND = eval --scenes test --planner reflexdiffusion --privilege objects \
-	--random-weights
-$(NUMBERS)/eval-test-reflexdiffusion-single.json: COMMAND = eval --scenes test --planner reflexdiffusion \
-	--privilege objects --setting pipeline.vary=false --setting pipeline.repair=false
-$(NUMBERS)/eval-test-drivefine.json: COMMAND = eval --scenes test --planner drivefine --privilege route
+$(NUMBERS)/eval-test.json: COMMAND = eval --scenes test --privilege objects --random-weights $(ONE_THREAD) \
+	$(CAMERA_ROWS) $(SCENE_ROWS) $(PEER_ROWS)
+$(NUMBERS)/eval-test-alone.json: COMMAND = eval --scenes test --privilege objects $(ONE_THREAD) $(UNCHANGED) \
+	$(CAMERA_ROWS) $(SCENE_ROWS) $(PEER_ROWS)
+$(NUMBERS)/eval-test-privileges.json: COMMAND = eval --scenes test --planner reflectdrive2 $(ONE_THREAD) \
+	--privilege words route objects logged
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
+$(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1000 --seeds 20 --duration 40 $(ONE_THREAD) \
+	$(ROAD_GIVEN) $(DRIVE_ROWS)
+$(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 21 --duration 40 \
+	$(ONE_THREAD) $(ROAD_GIVEN) $(DRIVE_ROWS)
 $(NUMBERS)/variants-reflectdrive2.json: COMMAND = eval --scenes val --limit 150 --planner reflectdrive2 --variant all \
 	--variant no_edits reflectdrive2.edit_rounds=0 --variant one_draft_round reflectdrive2.draft_rounds=1 \
 	--variant no_repair pipeline.repair=false --variant no_variants pipeline.vary=false \
@@ -234,26 +212,20 @@ $(NUMBERS)/variants-drivefine.json: COMMAND = eval --scenes val --limit 150 --pl
 	--variant not_refined drivefine.refine=false --variant twelve_rounds drivefine.draft_rounds=12 \
 	--variant one_plan drivefine.candidates=1 --variant no_repair pipeline.repair=false
 $(NUMBERS)/variants-reflexdiffusion.json: COMMAND = eval --scenes val --limit 250 --planner reflexdiffusion \
-	--setting pipeline.vary=false --setting pipeline.repair=false --variant plain reflexdiffusion.reflection=false \
+	$(UNCHANGED) --variant plain reflexdiffusion.reflection=false \
 	--variant reflection --variant guidance_0.9 reflexdiffusion.guidance=0.9 reflexdiffusion.reflection=false \
 	--variant guidance_1.3 reflexdiffusion.guidance=1.3 reflexdiffusion.reflection=false
-$(NUMBERS)/variants-lite_steps.json: COMMAND = $(CLOSED) --planner reflectdrive2 $(ONE_THREAD) --variant alternating \
-	--variant full_only reflectdrive2.lite_steps_per_full=0
-$(NUMBERS)/closed-loop.json: COMMAND = $(CLOSED) --planner route_follower
-$(NUMBERS)/closed-loop-shipped.json: COMMAND = $(CLOSED) --planner reflectdrive2 --random-weights $(ONE_THREAD)
-$(NUMBERS)/closed-loop-lights.json: COMMAND = $(FRESH)
-$(NUMBERS)/closed-loop-road.json: COMMAND = $(FRESH) --random-weights --setting inputs.drivable_type=map
-$(NUMBERS)/closed-loop-reflexdiffusion.json: COMMAND = $(DENOISER)
-$(NUMBERS)/closed-loop-road-reflexdiffusion.json: COMMAND = $(DENOISER) --setting inputs.drivable_type=map
-$(NUMBERS)/closed-loop-planners.json: COMMAND = eval --closed-loop --planner $(LEARNED) --first-seed 850 --seeds 6 \
-	--duration 20 $(ONE_THREAD)
-$(NUMBERS)/closed-loop-judge-carla.json: COMMAND = $(JUDGE) --planner reflectdrive2 route_follower
-$(NUMBERS)/closed-loop-judge-carla-road.json: COMMAND = $(JUDGE) --planner reflectdrive2 \
-	--setting inputs.drivable_type=map
-$(NUMBERS)/closed-loop-judge-carla-random.json: COMMAND = $(JUDGE) --seeds 6 --planner reflectdrive2 --only-random-weights
-$(NUMBERS)/closed-loop-judge-carla-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion
-$(NUMBERS)/closed-loop-judge-carla-road-reflexdiffusion.json: COMMAND = $(JUDGE) --planner reflexdiffusion \
-	--setting inputs.drivable_type=map
+ALONE := pipeline.select=false pipeline.vary=false pipeline.repair=false
+$(NUMBERS)/variants-reflectdrive2_scene.json: COMMAND = eval --scenes test --privilege objects $(ONE_THREAD) \
+	--variant draft $(REFLECTDRIVE2_SCENE) $(ALONE) reflectdrive2.edit_rounds=0 \
+	--variant edited $(REFLECTDRIVE2_SCENE) $(ALONE) \
+	--variant draft_in_pipeline $(REFLECTDRIVE2_SCENE) reflectdrive2.edit_rounds=0 \
+	--variant edited_in_pipeline $(REFLECTDRIVE2_SCENE)
+$(NUMBERS)/variants-drivefine_scene.json: COMMAND = eval --scenes test --privilege objects $(ONE_THREAD) \
+	--variant draft $(DRIVEFINE_SCENE) $(ALONE) drivefine.refine=false \
+	--variant refined $(DRIVEFINE_SCENE) $(ALONE) \
+	--variant draft_in_pipeline $(DRIVEFINE_SCENE) drivefine.refine=false \
+	--variant refined_in_pipeline $(DRIVEFINE_SCENE)
 $(NUMBERS)/step.json: COMMAND = bench step --scenes val --limit 100 --runs 5 $(ONE_THREAD)
 $(NUMBERS)/step.json: export OMP_WAIT_POLICY = PASSIVE
 $(NUMBERS)/node.json: COMMAND = bench node

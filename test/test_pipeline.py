@@ -362,6 +362,49 @@ def test_a_car_starts_again_when_the_one_ahead_is_gone():
     assert speeds_mps[-1] > 6.0
 
 
+def alternating(*plans):
+    """A generator that proposes each of the plans (8, 2) in turn."""
+    turns = iter(range(1000))
+    return lambda state, scene, planner_context: Candidates(plans[next(turns) % len(plans)][None], np.zeros(1))
+
+
+def stepped(generate, count, rows=(), speed_mps=8.0, **changes):
+    """Plans of steps 0.1 s apart, of a car that follows its plans exactly, and the state after the last; other cars
+    (`rows`) appear at the last step."""
+    state, plans = PlannerState(), []
+    for step in range(count):
+        stamp_ns = (step + 10) * SECOND_NS // 10
+        scene = mapped_scene(speed_mps, *(rows if step == count - 1 else ()), stamp_ns=stamp_ns)
+        pose = np.array([0.1 * speed_mps * step, 0.0, 0.0])
+        scene = replace(scene, ego=replace(scene.ego, stamp_ns=stamp_ns, map_from_ego=pose))
+        state, plan = pipeline.plan(generate, state, scene, PlannerContext(config(**changes)))
+        plans.append(plan)
+    return plans, state
+
+
+def test_of_plans_that_alternate_the_one_that_is_driven_is_continued_for_a_second():
+    fast, slow = moving(8.0), moving(8.0, 0.2)
+    plans, state = stepped(alternating(fast, slow), 10)
+    assert [plan.change for plan in plans] == ["", *["continued"] * 9]
+    assert state.generated_ns == plans[0].stamp_ns
+    plans, state = stepped(alternating(fast, slow), 13)
+    assert plans[11].change != "continued", "generated longer than a second ago"
+    assert state.generated_ns > plans[0].stamp_ns
+
+
+def test_a_plan_that_has_become_unsafe_is_not_continued():
+    plans, _ = stepped(proposing(moving(8.0)), 4, rows=[(22.0, 0.0, 0.0, 0.0)])
+    assert [plan.change for plan in plans[1:3]] == ["continued"] * 2
+    assert plans[3].change != "continued"
+    assert is_safe(plans[3])
+
+
+@pytest.mark.parametrize("changes", [{"pipeline__vary": False}, {"pipeline__select": False}])
+def test_without_variants_or_selection_no_plan_is_continued(changes):
+    plans, _ = stepped(proposing(moving(8.0)), 3, **changes)
+    assert [plan.change for plan in plans] == [""] * 3
+
+
 # --- what the plan and the state say ----------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import crossing
 import numpy as np
@@ -90,6 +91,27 @@ def test_a_car_off_an_old_plan_returns_to_its_line():
     for step in range(50):
         ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
     assert abs(geometry.compose(geometry.invert(PLACE), ego.map_from_ego)[1]) < 0.1
+
+
+@pytest.mark.parametrize("speed_mps", [0.45, 0.2, -0.2])
+def test_a_slow_car_that_is_to_stand_stands_within_half_a_second(speed_mps):
+    """Under the tracker of the score its speed would decay with a time constant of 2 s."""
+    ego, plan = ego_at_speed(PLACE, speed_mps), straight(0.0)
+    for step in range(5):
+        before_mps = ego.speed_mps
+        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
+        assert abs(ego.speed_mps - before_mps) <= 0.1 + 1e-9
+    assert ego.speed_mps == 0.0
+    assert np.hypot(*(ego.map_from_ego - PLACE)[:2]) < 0.13
+
+
+def test_a_slow_car_whose_plan_goes_on_is_not_braked():
+    ego = ego_at_speed(PLACE, 0.3)
+    for step in range(10):
+        ego = step_ego(
+            ego, replace(straight(0.3), stamp_ns=step * STEP_NS, map_from_ego=ego.map_from_ego), step * STEP_NS, VEHICLE
+        )
+    assert ego.speed_mps > 0.2
 
 
 @pytest.mark.parametrize("plan", [None, straight(0.0)])

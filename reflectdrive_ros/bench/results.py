@@ -19,7 +19,6 @@ from pathlib import Path
 from rich.console import Console
 
 from ..evaluation.bootstrap import format_difference
-from ..evaluation.variants import RANDOM_WEIGHTS
 from ..infra.command import command
 from ..infra.documents import read_json
 from ..infra.files import path_text
@@ -27,9 +26,26 @@ from .results_table import STALE, Numbers, ResultsError, cell, markdown, origin
 from .staleness import head_of, refusal, stale
 
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
-PLANNERS = "planners-"  # begins the files of `all_planners`
-PLANNERS_DRIVES = "closed-loop-planners"  # its closed loop
+DRIVES = {  # measures of drives and their headings
+    "drive_score": "drive score",
+    "pdms": "PDMS",
+    "route_completion": "route %",
+    "at_fault": "contacts at fault",
+    "off_road_time": "off road, % of time",
+    "red_lights": "red lights",
+    "comfort": "comfort %",
+}
 VARIANTS = "variants-"  # begins the files of `variants`
+CLOSED_LOOP = {  # file -> title of its table
+    "closed-loop": "Generated towns",
+    "closed-loop-judge-carla": "CARLA's towns, for development",
+}
+OPEN_LOOP = {
+    "eval-test": "All planners, `objects`",
+    "eval-test-alone": "All planners, `objects`: the first plan of the generator, without variants and repair",
+    "eval-test-privileges": "The default planner by privilege",
+    "eval-real_tracks": "Recorded traffic",
+}
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
@@ -37,8 +53,8 @@ Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not
 
 Scores are the PDM score of NAVSIM v1.1 and its sub-scores in percent, on scenes of the
 [proving ground](proving_ground.md): rendered images of generated towns, not the NAVSIM benchmark. They compare planners
-with each other, not with published results. What settings contribute, and the times of a step:
-[results_settings.md](results_settings.md).
+with each other, not with published results. Differences to the first row of a command are paired by scene or world,
+with 95 % bootstrap intervals. More tables: [results_settings.md](results_settings.md).
 """
 HEAD_SETTINGS = """# Results by setting
 
@@ -100,163 +116,115 @@ def render(files: Mapping[str, Numbers], reasons: Mapping[str, str] | None = Non
 # --- sections --------------------------------------------------------------------------------------------------------
 
 
-def all_planners(files: Mapping[str, Numbers]) -> str:
-    """The learned planners side by side, of `planners-PLANNER.json` and, without their repair,
-    `planners-PLANNER-bare.json`: the same scenes and inputs. The closed loop is that of `closed-loop-planners.json`."""
-    scored = {stem: numbers for stem, numbers in files.items() if stem.startswith(PLANNERS)}
-    drives = {stem: numbers for stem, numbers in files.items() if stem == PLANNERS_DRIVES}
-    rows = [
-        (
-            f"`{driver.partition(' (')[0]}`",
-            "no" if stem.endswith("-bare") else "yes",
-            *_scores(row),
-            cell(row["epdms"]),
-            cell(row.get("best_of_k")),
-            *_drive_cells(drives.get(PLANNERS_DRIVES), driver.partition(" (")[0] if not stem.endswith("-bare") else ""),
-        )
-        for stem, numbers in scored.items()
-        for driver, row in numbers["drivers"].items()
-        if driver != "expert"
-    ]
-    if not rows:
-        return ""
-    measured = ("EPDMS", "best of its plans", "closed loop: PDMS", "full; lite step, ms")
-    heads = ("planner", "repair", *SCORES.values(), "95 % of PDMS", *measured)
-    scenes = {row["scenes"] for numbers in scored.values() for row in numbers["drivers"].values()}
-    about = (
-        f"First {max(scenes)} scenes of `test`, privilege `objects`. EPDMS is without extended comfort, which compares "
-        "plans of consecutive moments. Closed loop: the same generated towns; the processor time of a step there, "
-        "scores and checks included."
+def closed_loop(files: Mapping[str, Numbers]) -> str:
+    """Drives of every planner, one table per file."""
+    text = (
+        "The [drive score](evaluation.md#closed-loop) is after nuPlan's closed-loop score. Milliseconds are processor "
+        "time of whole steps, scores and checks included."
     )
-    sources = "".join(origin({stem: numbers}) for stem, numbers in {**scored, **drives}.items())
-    return f"## All planners\n\n{about}\n\n{markdown(heads, sorted(rows, key=lambda row: -float(row[2])))}\n{sources}"
-
-
-def _drive_cells(drives: Numbers | None, planner: str) -> tuple[str, str]:
-    """PDMS of a planner in closed loop, and the mean times of its steps; "-" where it did not drive."""
-    row = None if drives is None else drives["planners"].get(planner)
-    if row is None:
-        return "-", "-"
-    times = (row.get("planning_ms", {}).get(kind, {}).get("mean") for kind in ("full", "lite"))
-    return cell(row.get("pdms")), "; ".join(cell(each) for each in times if each is not None)
+    return _tables("Closed loop", text, CLOSED_LOOP, files, _drives)
 
 
 def open_loop(files: Mapping[str, Numbers]) -> str:
-    """Scores of every driver, one table per set and file."""
-    parts = []
-    for name in ("test", "hard", "val", "real_tracks"):
-        for stem, numbers in _scored_files(files, name).items():
-            rows = [_score_row(_row_name(stem, name, driver), row) for driver, row in numbers["drivers"].items()]
-            parts.append(_score_table(f"Set `{name}`, `{stem}.json`", rows, {stem: numbers}))
-    return "## Open loop\n\n" + "\n".join(parts) if parts else ""
+    """Scores of every planner, one table per file."""
+    text = "EPDMS is without extended comfort, which compares plans of consecutive moments."
+    return _tables("Open loop", text, OPEN_LOOP, files, _scenes)
 
 
-def _score_table(title: str, rows: Sequence[Sequence[str]], source: Mapping[str, Numbers]) -> str:
-    ordered = sorted(rows, key=lambda row: -float(row[2]))
-    return (
-        f"### {title}\n\n{markdown(('driver', 'scenes', *SCORES.values(), '95 % of PDMS'), ordered)}\n{origin(source)}"
-    )
+def variants(files: Mapping[str, Numbers]) -> str:
+    """Settings side by side, of `eval --variant`, one table per file."""
+    titles = {stem: stem.removeprefix(VARIANTS) for stem in files if stem.startswith(VARIANTS)}
+    text = "Each row is planned or driven with its settings, all on the same scenes or in the same worlds."
+    return _tables("Settings side by side", text, titles, files, lambda one: (_drives if "km" in one else _scenes)(one))
 
 
-def _row_name(stem: str, scenes: str, driver: str) -> str:
-    """A driver's row name: with the VARIANT of `eval-SET-VARIANT.json` or `eval-SET-PLANNER-VARIANT.json` appended,
-    except for the expert."""
-    suffix = (
-        stem.removeprefix(f"eval-{scenes}").removeprefix("-").removeprefix(driver.partition(" ")[0]).removeprefix("-")
-    )
-    return driver if not suffix or driver == "expert" else f"{driver}, {suffix}"
-
-
-def _scored_files(files: Mapping[str, Numbers], scenes: str) -> dict[str, Numbers]:
-    """The files with scores on a set."""
-    return {
-        stem: numbers
-        for stem, numbers in files.items()
-        if numbers.get("set") == scenes and "drivers" in numbers and not stem.startswith((PLANNERS, VARIANTS))
-    }
-
-
-def _score_row(driver: str, row: Numbers) -> Sequence[str]:
-    return (f"`{driver}`", str(row["scenes"]), *_scores(row))
-
-
-def _scores(row: Numbers) -> Sequence[str]:
-    """The cells of SCORES and of the interval of PDMS."""
-    low, high = row.get("pdms_95", (None, None))
-    return (*(cell(row[key]) for key in SCORES), "" if low is None else f"{low:.1f} - {high:.1f}")
-
-
-def families(files: Mapping[str, Numbers]) -> str:
-    """PDMS by family of each driver on `test`, of the files of `open_loop`."""
-    drivers = {
-        _row_name(stem, "test", name): row["families"]
-        for stem, numbers in _scored_files(files, "test").items()
-        for name, row in numbers["drivers"].items()
-    }
-    if not drivers:
-        return ""
-    names = sorted({family for row in drivers.values() for family in row})
-    rows = [
-        (f"`{name}`", *(cell(row.get(family, {}).get("pdms")) for family in names)) for name, row in drivers.items()
+def _tables(
+    heading: str,
+    text: str,
+    titles: Mapping[str, str],
+    files: Mapping[str, Numbers],
+    table: Callable[[Numbers], str],
+) -> str:
+    """A section of tables of the files (stem -> title) that exist; empty without them."""
+    parts = [
+        f"### {title}\n\n{table(files[stem])}\n{origin({stem: files[stem]})}"
+        for stem, title in titles.items()
+        if stem in files
     ]
-    return f"## By family\n\nPDMS on `test`, of the same files.\n\n{markdown(('driver', *names), rows)}"
+    return f"## {heading}\n\n{text}\n\n" + "\n".join(parts) if parts else ""
 
 
-CLOSED = {
-    "km": "km",
-    "route_completion": "route %",
-    "collisions_per_km": "collisions/km",
-    "at_fault_per_km": "at fault/km",
-    "off_road_per_km": "off road/km",
-    "off_road_time": "off road, % of time",
-    "red_lights_per_km": "red lights/km",
-    "speeding_per_km": "speeding/km",
-    "comfort": "comfort %",
-    "pdms": "PDMS",
-}
+def _scenes(numbers: Numbers) -> str:
+    """Scores of planned scenes, the best first."""
+    rows = [
+        (
+            f"`{name}`",
+            *(cell(row[key]) for key in SCORES),
+            _interval(row.get("pdms_95")),
+            cell(row.get("epdms")),
+            cell(row.get("best_of_k")),
+            _to_reference(numbers, name, "pdms"),
+        )
+        for name, row in sorted(numbers["drivers"].items(), key=lambda item: -float(item[1]["pdms"]))
+    ]
+    heads = ("planner", *SCORES.values(), "95 % of PDMS", "EPDMS", "best of its plans", "PDMS less the first")
+    scenes = next(iter(numbers["drivers"].values()))["scenes"]
+    return f"{scenes} scenes of `{numbers['set']}`.\n\n{markdown(heads, rows)}"
 
 
-def closed_loop(files: Mapping[str, Numbers]) -> str:
-    """A table for each planner in generated towns, then for each in towns of others."""
-    text = "Milliseconds are processor time of whole steps, scores and checks included."
-    parts = [f"{text}\n"]
-    drives: dict[tuple[str, str], dict[str, Numbers]] = {}
-    for stem, numbers in files.items():
-        if "route_completion" in numbers and stem != PLANNERS_DRIVES and not stem.startswith(VARIANTS):
-            of_network = numbers["planner"].removesuffix(f" {RANDOM_WEIGHTS}")
-            drives.setdefault((numbers.get("judge", ""), of_network), {})[stem] = numbers
-    for (judge, planner), some in sorted(drives.items()):
-        worlds = f"Towns `{judge}`, for development" if judge else "Generated towns"
-        about = _towns(next(iter(some.values()))) if judge else ""
-        parts.append(f"### {worlds}, `{planner}`\n\n{about}{_drives(some)}\n{origin(some)}")
-    return "## Closed loop\n\n" + "\n".join(parts) if len(parts) > 1 else ""
+def _drives(numbers: Numbers) -> str:
+    """Scores and events of drives, the best first."""
+    rows = []
+    for name, row in sorted(numbers["planners"].items(), key=lambda item: -float(item[1].get("drive_score") or 0.0)):
+        times = (row.get("planning_ms", {}).get(kind, {}).get("mean") for kind in ("full", "lite"))
+        rows.append(
+            (
+                f"`{name}`",
+                *(_count_or_cell(row.get(key)) for key in DRIVES),
+                "; ".join(cell(each) for each in times if each is not None) or "-",
+                _to_reference(numbers, name, "drive_score"),
+            )
+        )
+    heads = ("planner", *DRIVES.values(), "full; lite step, ms", "drive score less the first")
+    row = next(iter(numbers["planners"].values()))
+    road = "objects, lights and road given" if "drivable_type=map" in numbers["command"] else "objects and lights given"
+    about = f"{row['drives']} drives of {row['seconds'] / max(row['drives'], 1):.0f} s each, {road}{_towns(numbers)}."
+    return f"{about}\n\n{markdown(heads, rows)}"
 
 
-def _drives(some: Mapping[str, Numbers]) -> str:
-    """A row for each file and planner; then the parts of the PDM score of the plans driven, where a file has them."""
-    rows, scores, score_heads = [], [], {**SCORES, "tlc": "red lights"}
-    for stem, numbers in some.items():
-        inputs = "objects, road" if "drivable_type=map" in numbers["command"] else "objects"
-        for planner, row in numbers["planners"].items():
-            name = (f"`{planner}`", f"`{stem}`", inputs)
-            times = (cell(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite"))
-            rows.append((*name, str(row["drives"]), *(cell(row.get(key)) for key in CLOSED), *times))
-            if plans := row.get("plan_scores"):
-                scores.append((*name, *(cell({**row, **plans}[part]) for part in score_heads)))
-    heads = ("planner", "file", "given")
-    table = markdown((*heads, "drives", *CLOSED.values(), "full step, ms", "lite"), rows)
-    parts = f"\nScores of the plans that were driven:\n\n{markdown((*heads, *score_heads.values()), scores)}"
-    return table + (parts if scores else "")
+def _count_or_cell(value: float | None) -> str:
+    return str(value) if isinstance(value, int) else cell(value)
 
 
 def _towns(numbers: Numbers) -> str:
-    """What the drives in towns of others have in common."""
+    """Of drives in towns of others: their maps."""
+    if not numbers.get("judge"):
+        return ""
     maps = ", ".join(f"`{name}`" for name in numbers["map_sha256"])
-    row = next(iter(numbers["planners"].values()))
-    return (
-        f"{maps}; limits of at most {3.6 * numbers['max_limit_mps']:.0f} km/h; "
-        f"{row['seconds'] / max(row['drives'], 1):.0f} s a drive.\n\n"
-    )
+    return f"; {maps}, limits of at most {3.6 * numbers['max_limit_mps']:.0f} km/h"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return "-" if bounds is None or bounds[0] is None else f"{bounds[0]:.1f} - {bounds[1]:.1f}"
+
+
+def _to_reference(numbers: Numbers, name: str, measure: str) -> str:
+    means = numbers.get("differences", {}).get(name)
+    return "" if means is None or means[measure] is None else format_difference(means[measure], means[f"{measure}_95"])
+
+
+def families(files: Mapping[str, Numbers]) -> str:
+    """PDMS by scenario family of the planners of `eval-test.json`, families as rows."""
+    if "eval-test" not in files:
+        return ""
+    drivers = files["eval-test"]["drivers"]
+    names = sorted({family for row in drivers.values() for family in row["families"]})
+    rows = [
+        (name.replace("_", " "), *(cell(row["families"].get(name, {}).get("pdms")) for row in drivers.values()))
+        for name in names
+    ]
+    heads = ("family", *(f"`{name.partition(' (')[0]}`" for name in drivers))
+    return f"## By family\n\nPDMS, of `eval-test.json`.\n\n{markdown(heads, rows)}"
 
 
 def speed(files: Mapping[str, Numbers]) -> str:
@@ -299,48 +267,8 @@ def time_beside_the_network(files: Mapping[str, Numbers]) -> str:
     return "## Time beside the network\n\n" + "\n".join(parts) if parts else ""
 
 
-def variants(files: Mapping[str, Numbers]) -> str:
-    """Settings, weights or planners side by side, of `eval --variant`: a table for each file."""
-    parts = []
-    for stem, numbers in files.items():
-        if not stem.startswith(VARIANTS):
-            continue
-        table = _variant_drives(numbers) if "planners" in numbers else _variant_scores(numbers)
-        parts.append(f"### {stem.removeprefix(VARIANTS)}\n\n{table}\n{origin({stem: numbers})}")
-    text = (
-        "Each row is planned or driven with its settings, all on the same scenes or in the same worlds. Differences to "
-        "the first row are paired; their 95 % intervals are bootstrap intervals over scenes or worlds."
-    )
-    return f"## Settings side by side\n\n{text}\n\n" + "\n".join(parts) if parts else ""
-
-
-def _variant_scores(numbers: Numbers) -> str:
-    rows = [
-        (f"`{name}`", *_scores(row), cell(row.get("best_of_k")), _to_reference(numbers, name))
-        for name, row in numbers["drivers"].items()
-    ]
-    heads = ("row", *SCORES.values(), "95 % of PDMS", "best of its plans", "PDMS less the first (95 %)")
-    scenes = next(iter(numbers["drivers"].values()))["scenes"]
-    return f"{scenes} scenes of `{numbers['set']}`.\n\n{markdown(heads, rows)}"
-
-
-def _variant_drives(numbers: Numbers) -> str:
-    rows = []
-    for name, row in numbers["planners"].items():
-        times = (cell(row.get("planning_ms", {}).get(kind, {}).get("mean")) for kind in ("full", "lite"))
-        rows.append((f"`{name}`", *(cell(row.get(key)) for key in CLOSED), *times, _to_reference(numbers, name)))
-    heads = ("row", *CLOSED.values(), "full step, ms", "lite", "PDMS less the first (95 %)")
-    drives = next(iter(numbers["planners"].values()))["drives"]
-    return f"{drives} drives each, in closed loop.\n\n{markdown(heads, rows)}"
-
-
-def _to_reference(numbers: Numbers, name: str) -> str:
-    means = numbers["differences"].get(name)
-    return "" if means is None or means["pdms"] is None else format_difference(means["pdms"], means["pdms_95"])
-
-
 Section = Callable[[Mapping[str, Numbers]], str]
 PAGES: dict[str, tuple[str, tuple[Section, ...]]] = {
-    "results.md": (HEAD, (all_planners, open_loop, families, closed_loop)),
+    "results.md": (HEAD, (closed_loop, open_loop, families)),
     "results_settings.md": (HEAD_SETTINGS, (variants, speed, time_beside_the_network)),
 }

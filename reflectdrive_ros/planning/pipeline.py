@@ -1,7 +1,7 @@
 """One step of every planner: generate, vary, select, repair, finish, check.
 
     candidates = generate(state, observation, context)    plans in the order that the generator prefers
-    options = vary(candidates)                            smooth changes of the first
+    options = vary(candidates)                            smooth changes of the first, and the plan that is driven now
     option = select(options)                              the best driving score in the forecast that is safe as planned
     points = repair(option)                               only if no option is safe
     plan = finish(points)                                 comfort, interpolation, safety check
@@ -24,7 +24,7 @@ from .assessment import limit_violation, planned_safety
 from .candidates import Candidates, Generator
 from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import trajectories, waypoint_poses
+from .postprocess.waypoints import POINTS, rest_of_plan, trajectories, waypoint_poses
 from .repair.brake import repair_points
 from .repair.return_to_route import return_to_route
 from .repair.search import repair_tokens
@@ -35,11 +35,14 @@ CHECKED_MAX = 16  # best options whose safety is checked
 DECELERATION_COST = 0.02  # score (0..1) that a variant must gain, per m/s^2
 LATERAL_COST = 0.03  # likewise per metre of offset and of bulge
 PLANNER_COST = 0.1  # likewise a plan of another planner than the first of several
+CONTINUED_BONUS = 0.05  # score that a plan must gain over the one that is driven now ..
+CONTINUED_MAX_S = 1.0  # .. which is continued for so long
+CONTINUED = "continued"  # the change of a plan that is the rest of the previous one
 
 
 @dataclass(frozen=True, eq=False)
 class PlanOptions:
-    """N plans to select from: the M candidates, then variants of the first."""
+    """N plans to select from: the M candidates, then variants of the first and the rest of the previous plan."""
 
     points: Array  # (N, 8, 2) m
     bonuses: Array  # (N,) score (0..1) that is added to the driving score
@@ -57,8 +60,10 @@ def plan(
         candidates = generate(state, observation, planner_context)
     with times.of("select"):
         options = as_generated(candidates)
-        if settings.vary and settings.select and candidates.step is not StepKind.LITE:
-            options = with_variants(options, safety_context)  # a lite step keeps the profile of the plan that it edits
+        if settings.vary and settings.select:
+            if candidates.step is not StepKind.LITE:  # a lite step keeps the profile of the plan that it edits
+                options = with_variants(options, safety_context)
+            options = with_previous(options, state, safety_context)
         order = rank(options, safety_context) if settings.select else np.arange(len(options.points))
     with times.of("repair"):
         option, points, repairs = int(order[0]), options.points[order[0]], 0
@@ -69,7 +74,9 @@ def plan(
     with times.of("finish"):
         result = finish(points, option, candidates, safety_context, observation)
         result = replace(result, check=safety_check(result, safety_context, repairs), change=options.changes[option])
-    return PlannerState(result, candidates.memory, candidates.notes, candidates.full_step_reason, times.ms), result
+    generated_ns = state.generated_ns if options.changes[option] == CONTINUED else observation.stamp_ns
+    notes, reason = candidates.notes, candidates.full_step_reason
+    return PlannerState(result, candidates.memory, notes, reason, times.ms, generated_ns), result
 
 
 def as_generated(candidates: Candidates) -> PlanOptions:
@@ -97,6 +104,25 @@ def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOp
         np.concatenate([options.points, variants.points[1:]]),
         np.concatenate([options.bonuses, options.bonuses[0] - costs]),
         (*options.changes, *(variants.description(index) for index in range(1, len(variants.points)))),
+    )
+
+
+def with_previous(options: PlanOptions, state: PlannerState, safety_context: SafetyContext) -> PlanOptions:
+    """The options and the rest of the previous plan, unless that was generated longer than CONTINUED_MAX_S ago.
+
+    Ten times a second the best of plans of nearly the same score is a matter of noise: a car that takes each of them
+    sways, and brakes and accelerates in turns.
+    """
+    observation = safety_context.observation
+    if state.generated_ns is None or observation.stamp_ns - state.generated_ns > CONTINUED_MAX_S * 1e9:
+        return options
+    rest = rest_of_plan(state.previous, observation, POINTS)
+    if rest is None or not knows_what_plans_wait_for(safety_context):
+        return options
+    return PlanOptions(
+        np.concatenate([options.points, rest[None]]),
+        np.append(options.bonuses, options.bonuses[0] + CONTINUED_BONUS),
+        (*options.changes, CONTINUED),
     )
 
 

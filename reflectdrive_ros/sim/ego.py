@@ -2,6 +2,9 @@
 
 Tracker and bicycle model are those of the driving score (`scoring.simulate`), so that a plan is driven as it is scored.
 The score simulates 4 s; here one step is simulated, and the next step starts from the resulting motion.
+
+A car that is to stand is stopped by its brakes. The tracker of the score would let its speed decay from 0.2 m/s with a
+time constant of 2 s; controllers of vehicles (Autoware's `pid_longitudinal_controller`) stop it within a few tenths.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from ..core.field_checks import check_array
 from ..scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEERING, STEPS, VX, YAW_RATE, X, Y, follow
 
 BRAKING_MPS2 = 3.0  # without a plan: firm, and within what passengers bear
+STAND_MPS, STAND_M = 0.5, 0.3  # a slower car whose plan ends nearer is to stand ..
+STAND_BRAKING_MPS2 = 1.0  # .. and is braked with this
 MIN_CURVATURE_SPEED_MPS = 1.0  # at lower speeds the yaw rate does not give the turning radius
 MOTION = slice(VX, STATE_SIZE)
 
@@ -70,9 +75,27 @@ def step_ego(ego: Ego, plan: Plan | None, stamp_ns: int, vehicle: VehicleConfig)
     reference = None if plan is None else remaining_reference(plan, stamp_ns, ego.map_from_ego)
     if reference is None:
         reference = braking_reference(ego)
+    if is_to_stand(reference, ego.speed_mps):
+        return brake_to_stand(ego)
     after = follow(reference[None], ego.motion, vehicle)[0, 1]
     moved = geometry.compose(ego.map_from_ego, after[[X, Y, HEADING]])
     return Ego(moved, after[MOTION])
+
+
+def is_to_stand(reference: Array, speed_mps: float) -> bool:
+    """Whether a slow car's reference (41, 3), ego frame, ends within STAND_M."""
+    return abs(speed_mps) < STAND_MPS and float(np.hypot(reference[:, X], reference[:, Y]).max()) < STAND_M
+
+
+def brake_to_stand(ego: Ego) -> Ego:
+    """The state after 0.1 s of braking with STAND_BRAKING_MPS2, straight on."""
+    before_mps = ego.speed_mps
+    after_mps = np.sign(before_mps) * max(abs(before_mps) - STAND_BRAKING_MPS2 * DT_S, 0.0)
+    moved = geometry.compose(ego.map_from_ego, np.array([0.5 * (before_mps + after_mps) * DT_S, 0.0, 0.0]))
+    motion = np.zeros_like(ego.motion)
+    motion[0], motion[AX - VX] = after_mps, (after_mps - before_mps) / DT_S
+    motion[STEERING - VX] = ego.motion[STEERING - VX]
+    return Ego(moved, motion)
 
 
 def remaining_reference(plan: Plan, stamp_ns: int, map_from_ego: Array) -> Array | None:
