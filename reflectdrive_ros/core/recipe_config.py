@@ -26,7 +26,8 @@ class PipelineConfig:
     """What is done with the candidates of a planner, the same for all. All off: the planner's own plan."""
 
     vary: bool = setting(
-        True, "also try smooth changes of the preferred plan; only if objects and traffic lights are known"
+        True,
+        "also try smooth changes of the preferred plan and the rest of the last one; needs objects and traffic lights",
     )
     select: bool = setting(
         True, "choose the plan with the best driving score in the forecast, if objects or drivable space are known"

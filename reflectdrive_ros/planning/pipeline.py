@@ -74,7 +74,10 @@ def plan(
     with times.of("finish"):
         result = finish(points, option, candidates, safety_context, observation)
         result = replace(result, check=safety_check(result, safety_context, repairs), change=options.changes[option])
-    generated_ns = state.generated_ns if options.changes[option] == CONTINUED else observation.stamp_ns
+    generated_ns: int | None = observation.stamp_ns
+    if options.changes[option] == CONTINUED and state.previous is not None:
+        generated_ns = state.generated_ns
+        result = replace(result, planners=(*state.previous.planners[:1], *result.planners[1:]))
     notes, reason = candidates.notes, candidates.full_step_reason
     return PlannerState(result, candidates.memory, notes, reason, times.ms, generated_ns), result
 
