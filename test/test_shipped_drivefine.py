@@ -39,7 +39,7 @@ def test_the_planner_drives_on_the_graphs_of_the_shipped_weights():
     assert sha256 == sha256_of(CARD)
     card = GraphCard.read(CARD)
     assert card.model["weights_sha256"] == sha256_of(FOLDER / "weights.safetensors")
-    assert {"refine", "sampling", "plan_value"} <= set(card.capabilities)
+    assert {"refine", "sampling"} <= set(card.capabilities)
     assert network().layout == DRIVEFINE
 
 

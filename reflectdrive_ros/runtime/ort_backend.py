@@ -151,15 +151,6 @@ class OrtNetwork:
 
         return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
 
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        flags = {"limit": np.array(0, np.int64), "edit": np.array(False, np.bool_)}
-
-        def call(ids: Array) -> tuple[Array, Array]:
-            out = self._run("step", ids, flags, context)
-            return out["written"].numpy()[0], out["plan_value"].numpy()[0]
-
-        return run_batched(call, actions, self._sequences)[1]
-
     def unconditional(self, inputs: ModelInputs) -> Any:
         return self.prefill(replace(inputs, text=np.full_like(inputs.text, self.inputs.tokenizer.pad_id)))
 

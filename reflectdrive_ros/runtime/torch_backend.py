@@ -132,10 +132,6 @@ class TorchNetwork:
         written, confidence = rollout.refine(self._net, self._batch(actions.astype(np.int64)), context, critiques)
         return _array(written).astype(np.int32), _array(confidence)
 
-    @torch.inference_mode()
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        return _array(rollout.plan_values(self._net, self._batch(actions.astype(np.int64)), context))
-
     def unconditional(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""
         text = np.full_like(inputs.text, self.inputs.tokenizer.pad_id)

@@ -249,10 +249,8 @@ class RefineLossConfig:
     """Measures of the expert that corrects plans, the plans that it learns from, and its losses."""
 
     layers: int = setting(1, "last layers of the network that the expert copies", 1, 256)
-    own_heads: bool = setting(False, "heads of its own, else the generator's")
     variants: int = setting(16, "pairs of smooth variants of a plan, of draft and corrected plan together", 2, 256)
     imitation: float = setting(0.02, "weight of the cross-entropy with the candidates of the best scores", 0.0, 100.0)
-    plan_value: float = setting(0.0, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from ..infra.files import lock_folder
 from ..infra.provenance import provenance
 from ..infra.signals import defer_signals
 from ..infra.storage import location
-from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
 from ..planning.critique import CRITIQUE_CHANNELS
@@ -240,11 +239,7 @@ def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig)
             f"network {config.network} has no goals, but rl.goals is {config.rl.goals} and rl.decision "
             f"{config.rl.decision}: set rl.goals to 1 and rl.decision to 0"
         )
-    other = [
-        name
-        for name, value in vars(network).items()
-        if name != "plan_value" and getattr(config_of_weights, name) != value
-    ]
+    other = [name for name, value in vars(network).items() if getattr(config_of_weights, name) != value]
     if other:
         raise StateError(
             f"{folder} holds another network than the setting `network` names ({', '.join(other)} differ): "
@@ -256,8 +251,8 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
     """The network of a folder, with the expert of the settings. Raises StateError for a network of another layout,
     ConfigError for an expert of more layers than it can copy.
 
-    It keeps a plan value, and gets one if the run trains it. AutoEdit, the expert of a network with goals, reads a
-    critique of the plan; the refinement of DriveFine does if its network reads the scene.
+    AutoEdit, the expert of a network with goals, reads a critique of the plan; the refinement of DriveFine does if its
+    network reads the scene.
     """
     generator, settings = train_state.load_network(folder).config, config.refine
     if replace(generator.layout, edit_goal=network.layout.edit_goal) != network.layout:
@@ -272,9 +267,8 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
         )
     return replace(
         generator,
-        plan_value=generator.plan_value or settings.plan_value > 0.0,
         critique=CRITIQUE_CHANNELS if generator.layout.goal or generator.scene else 0,
-        refine=ExpertConfig(settings.layers, True, settings.own_heads, False),
+        refine_layers=settings.layers,
     )
 
 
