@@ -92,7 +92,7 @@ def change_config(values):
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
         (
             lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
-            r"expected weights of the format .*net\.3",
+            r"expected weights of the format .*net\.4",
         ),
         (
             lambda t, m: m.update({"reflectdrive.token_net.4": "{"}),
