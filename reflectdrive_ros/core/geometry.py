@@ -63,6 +63,11 @@ def rotate(vectors: Array, angle: Array | float) -> Array:
     return _side_by_side(cos * v[..., 0] - sin * v[..., 1], sin * v[..., 0] + cos * v[..., 1])
 
 
+def headings_from_quaternions(x: Array, y: Array, z: Array, w: Array) -> Array:
+    """(..) headings in the plane, rad, of the x axis turned by unit quaternions; all arguments (..)."""
+    return np.asarray(np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y**2 + z**2)))
+
+
 def matrix_from_pose(pose: Array, z: float = 0.0) -> Array:
     """(4, 4) homogeneous matrix of a planar pose (3,) at height z."""
     x, y, heading = np.asarray(pose, float)
