@@ -14,6 +14,8 @@ import reflectdrive_kernels as kernels
 from .domain import Array
 
 REPEATED_M = 1e-6  # a shorter step of a polyline repeats the point before it
+NEAR_ROUTE_M = 60.0  # of a route that the ego is first searched on
+OFF_ROUTE_M = 15.0  # farther from the first part of a route, the ego is searched on all of it
 
 
 def _side_by_side(*columns: Array) -> Array:
@@ -157,17 +159,17 @@ def interpolate_paths(paths: Array, along: Array, reached: Array) -> Array:
     return points
 
 
-def ego_on_route(route: Array, near_m: float = 60.0, lost_m: float = 15.0) -> tuple[float, float]:
+def ego_on_route(route: Array) -> tuple[float, float]:
     """Arc length and lateral offset (left positive) of the ego on a route (L >= 2, 2+) in its own frame.
 
-    A route starts behind the ego and may cross itself, so its first `near_m` metres are searched first; the whole route
-    is searched only if the ego is more than `lost_m` away from them.
+    A route starts behind the ego and may cross itself, so its first NEAR_ROUTE_M metres are searched first; the whole
+    route is searched only if the ego is more than OFF_ROUTE_M away from them.
     """
     here = np.zeros((1, 2))
-    first = max(2, int(np.searchsorted(arc_lengths(route), near_m)))
+    first = max(2, int(np.searchsorted(arc_lengths(route), NEAR_ROUTE_M)))
     for part in (route[:first], route):
         (along,), (offset,) = project(part, here)
-        if abs(offset) <= lost_m:
+        if abs(offset) <= OFF_ROUTE_M:
             break
     return float(along), float(offset)
 

@@ -62,7 +62,7 @@ class TokenNetConfig:
     instants: int = 2
     text_length: int = 16
     text_vocabulary: int = 64
-    words: tuple[str, ...] = ()  # of the own vocabulary, in order; empty where a tokenizer file is used
+    words: tuple[str, ...] = ()  # of the vocabulary, in order
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
     route_at_m: tuple[float, ...] = (*(3.0 * k for k in range(1, 17)), 54.0, 62.0, 70.0, 80.0)  # along it
     layout: TokenLayout = field(default_factory=TokenLayout)

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.domain import Array
-from ...features.images import ModelInputs, Tokenizer
+from ...features.images import ModelInputs
 from ...features.vectors import VectorInputs
 from ...infra.installing import pip_extra
 from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
@@ -76,7 +76,6 @@ class TrtNetwork:
         card: GraphCard,
         device: str = "auto",
         folder: Path | None = None,
-        tokenizer: Tokenizer | None = None,
         capture: bool = True,
     ) -> None:
         """device: as `model.device`. folder: of the engines, as `engine_folder`. capture: whether to try CUDA graphs.
@@ -86,7 +85,7 @@ class TrtNetwork:
         self.layout = card.layout()
         self.capabilities = card.capabilities - UNSUPPORTED
         self._card, self.goal_choice = card, GoalChoice.of(card)
-        self.inputs = input_spec(card, tokenizer)
+        self.inputs = input_spec(card)
         self._scene = EncodedScene(0)
         self._sequences, self._calls, opened = open_calls(card, device, folder)
         self._feature_cache = make_feature_cache(
