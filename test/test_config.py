@@ -36,14 +36,12 @@ def one_sentence(fault):
 # --- the file that ships ---------------------------------------------------------------------------------------------
 
 
-def test_the_shipped_file_is_the_defaults():
-    assert (ROOT / "config/reflectdrive.yaml").read_text() == as_yaml(Config()), (
+def test_the_shipped_file_is_the_defaults_and_loads_to_them():
+    file = ROOT / "config/reflectdrive.yaml"
+    assert file.read_text() == as_yaml(Config()), (
         "run: python -m reflectdrive_ros.core.config > config/reflectdrive.yaml"
     )
-
-
-def test_the_shipped_file_loads_to_the_defaults():
-    assert load(ROOT / "config/reflectdrive.yaml") == Config()
+    assert load(file) == Config()
 
 
 def test_every_setting_is_described_and_numbers_have_a_range():
