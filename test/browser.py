@@ -3,17 +3,13 @@
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from chromium import CHROMIUM, run
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
-)
 needs_chromium = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed (apt install chromium)")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr")
 # presses play, and tells a second and a half later how far the slider came, and of how many colours each canvas is
 PLAYER = """<script>
 requestAnimationFrame = draw => setTimeout(() => draw(performance.now()), 16);  // the browser's own has no virtual time
@@ -37,12 +33,6 @@ addEventListener("load", () => setTimeout(() => {
   }, 1500);
 }, 500));
 </script>"""
-
-
-def run(page: str, folder: Path, *flags: str, budget_ms: int = 5000) -> subprocess.CompletedProcess:
-    """Chromium on an address, with its profile in a folder; its output."""
-    words = [CHROMIUM, *FLAGS, f"--user-data-dir={folder / 'profile'}", f"--virtual-time-budget={budget_ms}", *flags]
-    return subprocess.run([*words, page], capture_output=True, text=True, timeout=120, check=True)
 
 
 def console(done: subprocess.CompletedProcess) -> list[str]:

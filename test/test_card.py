@@ -131,11 +131,11 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
         ({"kind": "painter"}, "has kind = 'painter', expected one of token, denoiser"),
         (
             {"capabilities": ["fly"]},
-            r"has capabilities\[0\] = 'fly', expected one of goals, edit, plan_value, sampling, refine, guidance",
+            r"has capabilities\[0\] = 'fly', expected one of goals, edit, sampling, refine, guidance",
         ),
         (
             {"kind": "denoiser"},
-            r"carries \['reflectdrive.token_net.3'\], expected weights of the format .*curve_net",
+            r"carries \['reflectdrive.token_net.4'\], expected weights of the format .*curve_net",
         ),
     ],
 )

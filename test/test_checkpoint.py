@@ -92,14 +92,14 @@ def change_config(values):
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
         (
             lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
-            r"expected weights of the format .*net\.3",
+            r"expected weights of the format .*net\.4",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.3": "{"}),
+            lambda t, m: m.update({"reflectdrive.token_net.4": "{"}),
             "the configuration that .* carries is not JSON",
         ),
         (
-            lambda t, m: m.update({"reflectdrive.token_net.3": "[" * 100_000}),
+            lambda t, m: m.update({"reflectdrive.token_net.4": "[" * 100_000}),
             "the configuration that .* carries nests deeper than 64 levels",
         ),
         (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),

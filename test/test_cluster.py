@@ -308,13 +308,6 @@ def test_an_address_is_a_host_with_its_port(address):
         arguments.cluster(address)
 
 
-def test_a_number_of_processes_and_a_cluster_exclude_each_other(folder, capsys, monkeypatch):
-    monkeypatch.setattr(arguments, "available_cores", lambda: 7)  # argparse forgives the default itself
-    with pytest.raises(SystemExit):
-        main(["eval", "--scenes", str(folder), "--workers", "1", "--cluster", "local"])
-    assert "not allowed with argument" in capsys.readouterr().err
-
-
 def test_without_ray_the_extra_is_named(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     message = refusal(capsys, "eval", "--scenes", folder, "--cluster", "local")

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros.core.config import Config, ConfigError, as_yaml, load, override, override_dotted, settings
 from reflectdrive_ros.infra import arguments
-from reflectdrive_ros.infra.config_fields import CONSTANTS
 from reflectdrive_ros.training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 
 ROOT = Path(__file__).parents[1]
@@ -37,14 +36,12 @@ def one_sentence(fault):
 # --- the file that ships ---------------------------------------------------------------------------------------------
 
 
-def test_the_shipped_file_is_the_defaults():
-    assert (ROOT / "config/reflectdrive.yaml").read_text() == as_yaml(Config()), (
+def test_the_shipped_file_is_the_defaults_and_loads_to_them():
+    file = ROOT / "config/reflectdrive.yaml"
+    assert file.read_text() == as_yaml(Config()), (
         "run: python -m reflectdrive_ros.core.config > config/reflectdrive.yaml"
     )
-
-
-def test_the_shipped_file_loads_to_the_defaults():
-    assert load(ROOT / "config/reflectdrive.yaml") == Config()
+    assert load(file) == Config()
 
 
 def test_every_setting_is_described_and_numbers_have_a_range():
@@ -72,22 +69,6 @@ def is_named_on_a_page(name):
 @pytest.mark.parametrize("name", [*(leaf.name for leaf in LEAVES), *TRAINING])
 def test_every_setting_is_named_on_a_page_that_says_when_to_change_it(name):
     assert is_named_on_a_page(name), f"{name} is named on docs/parameters.md only: name it, or make it a constant"
-
-
-@pytest.mark.parametrize("name", [f"{section}.{name}" for section, names in CONSTANTS.items() for name in names])
-def test_a_name_that_is_a_constant_is_refused_with_what_to_do(name):
-    section = name.partition(".")[0]
-    for config in (Config(), RlTrainConfig(), RefineTrainConfig(), DiffusionTrainConfig()):
-        if not hasattr(config, section) or name in {leaf.name for leaf in settings(config)}:
-            continue
-        with pytest.raises(ConfigError) as fault:
-            override_dotted(config, {name: 1})
-        assert one_sentence(fault) == f"setting {name} is a constant: remove it"
-
-
-def test_a_section_of_constants_is_refused_with_what_to_do():
-    with pytest.raises(ConfigError, match=r"^setting idm is a constant: remove it$"):
-        override_dotted(Config(), {"idm.headway_s": 1.0})
 
 
 def test_the_largest_age_of_an_input_is_an_entry_of_one_setting():

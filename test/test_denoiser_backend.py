@@ -132,7 +132,7 @@ def test_another_hash_and_weights_of_another_kind_are_refused(weights, tmp_path)
     with pytest.raises(CheckpointError, match=r"has SHA-256 .*, expected 00"):
         checkpoint.load(weights, "00" * 32)
     path = tmp_path / "weights.safetensors"
-    save_file(load_file(weights), path, {"reflectdrive.token_net.3": "{}"})
+    save_file(load_file(weights), path, {"reflectdrive.token_net.4": "{}"})
     with pytest.raises(CheckpointError, match=r"expected weights of the format reflectdrive\.curve_net\.1"):
         checkpoint.load(path, sha256_of(path))
 

@@ -15,7 +15,6 @@ from reflectdrive_ros.core.domain import StepKind, Verdict
 from reflectdrive_ros.core.recipe_config import DriveFineConfig
 from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_DRIVEFINE, TokenLayout, cosine_schedule
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
-from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.planning import get_planner, pipeline
 from reflectdrive_ros.planning.critique import critique
 from reflectdrive_ros.planning.generators import drivefine
@@ -42,18 +41,11 @@ class KnownPlans:
     kind = "token"
     inputs = InputSpec(64, 36, 16, WordTokenizer(WORDS))
 
-    def __init__(
-        self,
-        *plans,
-        refined=None,
-        values=None,
-        capabilities=("edit", "sampling", "refine", "plan_value"),
-        layout=DRIVEFINE,
-    ):
+    def __init__(self, *plans, refined=None, capabilities=("edit", "sampling", "refine"), layout=DRIVEFINE):
         self.layout, axes = layout, len(layout.axes)
         self.ids = layout.encode(np.array(plans)[..., :axes])
         self.refined = None if refined is None else layout.encode(refined[None, :, :axes])[0]
-        self.values, self.calls, self.capabilities = values, [], frozenset(capabilities)
+        self.calls, self.capabilities = [], frozenset(capabilities)
         self.critique = None
 
     def prefill(self, inputs):
@@ -79,9 +71,6 @@ class KnownPlans:
         if self.refined is not None:
             corrected[0] = self.refined
         return corrected, np.full(actions.shape, 0.8)
-
-    def plan_values(self, context, actions):
-        return np.array(self.values)
 
     def _write(self, actions, limit):
         written = actions.copy()
@@ -167,13 +156,6 @@ def test_a_replay_samples_the_same_plans_and_the_next_frame_others():
     assert calls[0] == calls[1] != calls[2]
 
 
-def test_the_plan_value_ranks_where_nothing_can_be_scored():
-    network = KnownPlans(drive(8.0), drive(7.0), drive(6.0), values=[0.2, 0.9, 0.5])
-    _, plan = planned(network, camera_observation(8.0), drivefine__candidates=3, drivefine__rank_plans=True)
-    assert plan.tokens.tolist() == network.ids[1].tolist()
-    assert plan.scores == (0.9, 0.5, 0.2)
-
-
 def test_a_plan_that_would_hit_someone_is_repaired():
     scene = camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), drivable=strip_grid(2.4))
     network = KnownPlans(drive())
@@ -252,9 +234,7 @@ def test_a_card_without_an_expert_drives_with_refine_off():
 
 
 def test_a_real_network_plans_and_its_plan_is_judged():
-    net = TorchNetwork(
-        tiny_net(layout=DRIVEFINE, table_stride=7, refine=RefineConfig(1), words=WORDS, text_vocabulary=64)
-    )
+    net = TorchNetwork(tiny_net(layout=DRIVEFINE, table_stride=7, refine_layers=1, words=WORDS, text_vocabulary=64))
     engine_config = config(planner="drivefine", model__file="x", model__sha256="y", drivefine__candidates=6)
     engine = Engine(engine_config, Clock(), planner=get_planner(engine_config), network=net)
     report = engine.step(camera_observation(8.0, agents=cars()))

@@ -12,7 +12,6 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-import torch
 from exported_graphs import copied_graphs, graphs_folder, of_whatever_is_there  # noqa: F401 (fixtures)
 from scenes import Clock, config
 from tiny_graphs import (
@@ -43,18 +42,16 @@ from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 GRAPHS = required_graphs("token", ("edit", "goals"))
 
 
-def valued():
-    """A network whose weights bfloat16 would change, and which gives plans a value."""
-    net = tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, plan_value=True, transformer=ONE_LAYER)
-    torch.nn.init.normal_(net.plan_value_head.weight, generator=torch.Generator().manual_seed(0))
-    return net
+def one_layer():
+    """A network whose weights bfloat16 would change."""
+    return tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, transformer=ONE_LAYER)
 
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
     """Its graphs for steps of four action sequences."""
     folder = tmp_path_factory.mktemp("exact")
-    export(valued(), "0" * 64, folder, {}, RULES, sequences=4)
+    export(one_layer(), "0" * 64, folder, {}, RULES, sequences=4)
     return folder
 
 
@@ -72,21 +69,6 @@ def test_onnx_runtime_and_eager_torch_write_the_same_tokens(folder, seed):
     np.testing.assert_array_equal(actions, expected)
     np.testing.assert_allclose(confidence, sure, atol=1e-5)
     assert actions.dtype == np.int32
-
-
-def test_predicted_scores_are_those_of_eager_torch(exact, tmp_path):
-    net = valued()
-    export(net, "0" * 64, tmp_path, {}, RULES)
-    eager, inputs = TorchNetwork(net, decoding=RULES), scene(1)
-    actions = random_actions(net, scenes=1, count=5)[0].numpy()
-    expected = eager.plan_values(eager.prefill(inputs), actions)
-    assert expected.shape == (5,)
-    assert np.ptp(expected) > 1e-3
-    for folder in (tmp_path, exact):  # steps of any number of action sequences, and of four
-        graphs = OrtNetwork.from_file(folder / "card.json", threads=1)
-        assert "plan_value" in graphs.capabilities & eager.capabilities
-        np.testing.assert_allclose(graphs.plan_values(graphs.prefill(inputs), actions), expected, atol=1e-5)
-    assert "plan_value" not in TorchNetwork(network(), decoding=RULES).capabilities
 
 
 def test_a_scene_that_is_read_alone_is_the_same_scene(folder):
@@ -109,7 +91,7 @@ def test_a_step_takes_any_number_of_blocks(folder, count):
 
 def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
     graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
-    eager = TorchNetwork(valued(), decoding=RULES)
+    eager = TorchNetwork(one_layer(), decoding=RULES)
     for count in (1, 3, 4):
         actions = [decoded(net, scene(1), count=count)[1] for net in (graphs, eager)]
         np.testing.assert_array_equal(*actions)
@@ -118,7 +100,7 @@ def test_a_graph_for_a_fixed_number_of_blocks_fills_up(exact):
 def test_more_blocks_than_a_graph_takes_are_several_calls(exact):
     """A repair redrafts more action sequences than there are goals."""
     graphs = OrtNetwork.from_file(exact / "card.json", threads=1)
-    eager = TorchNetwork(valued(), decoding=RULES)
+    eager = TorchNetwork(one_layer(), decoding=RULES)
     actions = random_actions(network(), 1, 9)[0].numpy()
     rows = [net.step(net.prefill_goal(scene(1)).context, actions, 3, False) for net in (graphs, eager)]
     np.testing.assert_array_equal(rows[0][0], rows[1][0])
@@ -210,7 +192,7 @@ def test_weights_are_stored_in_half_the_bytes_and_come_back_exact(folder, name):
 
 
 def test_weights_that_bfloat16_would_change_stay_as_they_are(exact):
-    net = valued()
+    net = one_layer()
     head = x_head(net)
     assert (head.astype(ml_dtypes.bfloat16).astype(np.float32) != head).any()
     arrays = stored(exact, "step", ir.DataType.FLOAT)

@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from reflectdrive_ros.features.images import (
     UNKNOWN,
     WORDS,
     WordTokenizer,
-    instruction_text,
     model_inputs,
 )
 from reflectdrive_ros.sim.instructions import SENTENCES
@@ -150,13 +148,6 @@ def test_ten_thousand_characters_are_cut_and_noted():
     assert inputs.notes[0] == f"the instruction has 10000 characters: it was cut after {MAX_CHARACTERS}"
     assert "16 were read" in inputs.notes[1]
     assert model_inputs(camera_observation(instruction="9" * 10_000), SPEC).text.shape == (16,)
-
-
-def test_another_tokenizer_fits_behind_the_seam():
-    letters = SimpleNamespace(pad_id=0, encode=lambda text: ([ord(letter) for letter in text], 0))
-    scene = camera_observation(instruction="go")
-    text = model_inputs(scene, dataclasses.replace(SPEC, tokenizer=letters, text_length=40)).text
-    assert bytes(text[text > 0].tolist()).decode() == instruction_text(scene) == "follow limit 50 go"
 
 
 def test_a_vocabulary_without_its_two_marks_is_refused():

@@ -1,19 +1,12 @@
 """What `make gpu-day` measures: commands of the package, within the time, with a reason for what does not run."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
+import gpu_day
 import pytest
 from scenes import Clock
 
 from reflectdrive_ros.__main__ import main
-
-ROOT = Path(__file__).parents[1]
-SPEC = importlib.util.spec_from_file_location("gpu_day", ROOT / "tools" / "gpu_day.py")
-gpu_day = importlib.util.module_from_spec(SPEC)
-sys.modules["gpu_day"] = gpu_day
-SPEC.loader.exec_module(gpu_day)
 
 
 def test_the_commands_are_those_of_the_package():

@@ -21,7 +21,7 @@ from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.checkpoint import CheckpointError
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.axis import SplineHead, make_embedding, make_head, resample_rows
-from reflectdrive_ros.model.token.moe import KEEP_BINS, KEEP_LOGIT, RefineConfig
+from reflectdrive_ros.model.token.moe import KEEP_BINS, KEEP_LOGIT
 from reflectdrive_ros.model.token.net import TokenNet, drivefine_small_config, small_config
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.token.transfer import adapt
@@ -34,15 +34,13 @@ from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.settings import LossConfig, RefineLossConfig, RefineTrainConfig
 from reflectdrive_ros.training.token_job import TokenJob
 
-EXPERTS = [RefineConfig(1), RefineConfig(1, own_norm=False, own_heads=False), RefineConfig(1, own_prompt=True)]
-
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def refined(expert=EXPERTS[0], **changes):
-    return tiny_net(layout=POSES, refine=expert, **changes)
+def refined(**changes):
+    return tiny_net(layout=POSES, refine_layers=1, **changes)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -85,7 +83,7 @@ def test_a_table_is_read_by_position():
 
 
 def test_the_shipped_size_fits_in_sixteen_megabytes():
-    config = replace(drivefine_small_config(WORDS), refine=RefineConfig(1, own_heads=False), plan_value=True)
+    config = replace(drivefine_small_config(WORDS), refine_layers=1)
     with torch.device("meta"):
         net = TokenNet(config)
     assert 2 * sum(each.numel() for each in net.parameters()) < 15.9e6
@@ -96,9 +94,8 @@ def test_the_shipped_size_fits_in_sixteen_megabytes():
 # --- the expert ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("expert", EXPERTS, ids=["own", "shared", "prompt"])
-def test_plugging_the_expert_on_changes_nothing_and_it_begins_with_keeping_the_plan(expert):
-    plain, net = tiny_net(layout=POSES), refined(expert)
+def test_plugging_the_expert_on_changes_nothing_and_it_begins_with_keeping_the_plan():
+    plain, net = tiny_net(layout=POSES), refined()
     net.load_state_dict(plain.state_dict(), strict=False)
     net.start_expert()
     inputs, actions = tiny_inputs(net), random_actions(net, masked=0.0)
@@ -114,15 +111,13 @@ def test_plugging_the_expert_on_changes_nothing_and_it_begins_with_keeping_the_p
         assert ((keep > 0.0).sum(-1) < 2 * KEEP_BINS).all()
 
 
-@pytest.mark.parametrize("expert", EXPERTS, ids=["own", "shared", "prompt"])
-def test_no_gradient_of_the_expert_reaches_the_generator(expert):
-    net = refined(expert)
+def test_no_gradient_of_the_expert_reaches_the_layers_of_the_generator():
+    net = refined()
     past = net.encode(net.prompt(tiny_inputs(net)))
     net.refine(random_actions(net, masked=0.0), past).square().mean().backward()
     reached = {name for name, each in net.named_parameters() if each.grad is not None and bool((each.grad != 0).any())}
-    shared = {"norm.weight"} if not expert.own_norm else set()
-    shared |= {f"{axis}_head.weight" for axis in ("x", "y", "heading") if not expert.own_heads}
-    assert {name for name in reached if not name.startswith("refiner.")} <= shared
+    heads = {f"{axis}_head.weight" for axis in ("x", "y", "heading")}  # which the expert shares
+    assert {name for name in reached if not name.startswith("refiner.")} <= heads
     assert any(name.startswith("refiner.layers.0.self_attn") for name in reached)
 
 
@@ -130,7 +125,7 @@ def test_a_whole_step_ends_with_the_expert():
     net = refined()
     decoding = Decoding(draft_rounds=4, edit_rounds=0, schedule="cosine")
     with torch.no_grad():
-        torch.nn.init.normal_(net.refiner.x_head.weight, std=3.0, generator=generator())
+        torch.nn.init.normal_(net.refiner.norm.weight, std=3.0, generator=generator())
         decoded = rollout.full_step(net, tiny_inputs(net), decoding)
         assert [int((each.actions[0] != POSES.mask_id).sum()) for each in decoded.rounds] == [2, 8, 15, 24, 24]
         again, _ = rollout.refine(net, decoded.rounds[-2].actions, rollout.prefill(net, tiny_inputs(net)))
@@ -147,22 +142,20 @@ def test_sampled_tokens_follow_their_probabilities():
 
 
 def test_measures_that_make_no_expert_are_refused():
-    with pytest.raises(ValueError, match=r"refine.layers is 6, expected 0 .* or fewer than the 6 layers"):
-        replace(small_config(WORDS), refine=RefineConfig(6))
+    with pytest.raises(ValueError, match=r"refine_layers is 6, expected 0 .* or fewer than the 6 layers"):
+        replace(small_config(WORDS), refine_layers=6)
     with pytest.raises(ValueError, match="table_stride is 0, expected at least 1"):
         replace(small_config(WORDS), table_stride=0)
     with pytest.raises(ValueError, match="no refinement expert"):
         tiny_net(layout=POSES).refine(torch.zeros(1, 1, 24, dtype=torch.int64), ())
 
 
-def test_weights_keep_the_expert_and_earlier_ones_have_none(tmp_path):
-    net = refined(EXPERTS[1], table_stride=3, words=("<pad>", "<unk>"))
+def test_weights_keep_the_expert(tmp_path):
+    net = refined(table_stride=3, words=("<pad>", "<unk>"))
     digest = checkpoint.save(net, tmp_path / "weights.safetensors", {})
     network = checkpoint.load(tmp_path / "weights.safetensors", digest)
     assert network.config == net.config
     assert "refine" in checkpoint.weight_capabilities(network.config)
-    shipped = checkpoint.config_of("models/reflectdrive2_small/weights.safetensors")
-    assert (shipped.refine.layers, shipped.table_stride) == (0, 1)
 
 
 # --- another layout --------------------------------------------------------------------------------------------------
@@ -172,7 +165,7 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
     coarse = tiny_net(layout=xy_layout(157, 0.5, (-19.0, 11.0), (-10.0, 10.0)), words=("<pad>", "<unk>"))
     checkpoint.save(coarse, tmp_path / "weights.safetensors", {}, torch.float32)
     fine_layout = TokenLayout(8, (Axis("x", 0.1, 781, -19.0, 11.0), Axis("y", 0.1, 781, -10.0, 10.0)), ())
-    fine = tiny_net(1, layout=fine_layout, table_stride=5, refine=RefineConfig(1), words=("<pad>", "<unk>"))
+    fine = tiny_net(1, layout=fine_layout, table_stride=5, refine_layers=1, words=("<pad>", "<unk>"))
     losses = Losses(fine, LossConfig(aux_perception=0.0), generator())
     missing = train_state.load_pretrained(tmp_path, losses, tiny_net(1, **vars_of(fine)))
     assert missing == []
@@ -193,7 +186,7 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
 
 
 def vars_of(net):
-    return {"layout": net.config.layout, "table_stride": 5, "refine": RefineConfig(1), "words": ("<pad>", "<unk>")}
+    return {"layout": net.config.layout, "table_stride": 5, "refine_layers": 1, "words": ("<pad>", "<unk>")}
 
 
 def test_what_has_no_counterpart_keeps_its_random_start():
@@ -293,20 +286,20 @@ def trained_parameters(before, after):
 
 
 def test_a_run_trains_the_expert_and_nothing_else_on_plans_that_are_scored_once(sets, init, tmp_path, monkeypatch):
-    with_value = ("--steps", "3", "--setting", "refine.plan_value=0.5")
-    assert refine_run(sets, tmp_path / "one", init, *with_value) == 0
+    steps = ("--steps", "3")
+    assert refine_run(sets, tmp_path / "one", init, *steps) == 0
     one = train_state.load_network(tmp_path / "one")
     assert trained_parameters(train_state.load_network(init), one) == set()
-    assert (one.config.refine.layers, one.config.plan_value) == (1, True)
+    assert one.config.refine_layers == 1
     assert one.config.critique == CRITIQUE_CHANNELS  # a network with goals
     rows = read_log(tmp_path / "one")
     assert 0.0 <= rows[-1]["reward_draft"] <= rows[-1]["best"] <= 100.0
     monkeypatch.setattr(RewardPool, "score", lambda *_: pytest.fail("scored again"))
-    assert refine_run(sets, tmp_path / "again", init, *with_value) == 0
+    assert refine_run(sets, tmp_path / "again", init, *steps) == 0
     again = train_state.load_network(tmp_path / "again")
     assert trained_parameters(one, again) == set()
     monkeypatch.undo()
-    assert refine_run(sets, tmp_path / "more", tmp_path / "one", "--steps", "3") == 0  # around the plans of that expert
+    assert refine_run(sets, tmp_path / "more", tmp_path / "one", *steps) == 0  # around the plans of that expert
     more = train_state.load_network(tmp_path / "more")  # the draft's weights and those of the expert
     assert checkpoint.base_of(tmp_path / "more" / train_state.WEIGHTS).samefile(init / train_state.WEIGHTS)
     changed = trained_parameters(one, more)

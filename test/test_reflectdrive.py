@@ -12,7 +12,7 @@ from scripted_network import ScriptedNetwork, arc_frames, arc_way, camera_observ
 from tiny_net import tiny_net
 
 from reflectdrive_ros.core.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
-from reflectdrive_ros.features.images import WORDS, WordTokenizer, model_inputs
+from reflectdrive_ros.features.images import WORDS, model_inputs
 from reflectdrive_ros.planning import decoding_config, get_planner, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
@@ -190,7 +190,7 @@ def test_guidance_is_used_where_it_is_configured_and_never_ignored():
 
 def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_unconditional_prompt():
     net = tiny_net(text_length=6, words=WORDS, text_vocabulary=len(WORDS))
-    network = TorchNetwork(net, tokenizer=WordTokenizer(WORDS))
+    network = TorchNetwork(net)
     assert "guidance" in network.capabilities
     inputs = model_inputs(replace(camera_observation(8.0), instruction="turn left"), network.inputs)
     scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scenes import NO_LIGHTS, cars, config, later, observation
-from scripted_network import LAYOUT, SLOW, STRAIGHT, ScriptedNetwork, arc_way, camera_observation, drive
+from scripted_network import SLOW, STRAIGHT, ScriptedNetwork, arc_way, camera_observation, drive
 
 from reflectdrive_ros.core.domain import DrivableGrid
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
@@ -23,29 +23,6 @@ def test_alone_with_its_images_it_drives_to_one_goal():
     assert plan.scores == ()
     assert plan.tokens.tolist() == network.ids[0].tolist()
     assert ("draft", 1, 5) in network.calls
-
-
-class JudgedWays(ScriptedNetwork):
-    """It also predicts scores of its plans, the later the better."""
-
-    capabilities = ScriptedNetwork.capabilities | {"plan_value"}
-
-    def plan_values(self, context, actions):
-        self.calls.append(("value", len(actions)))
-        return np.array([0.1 + 0.2 * int((self.ids == ids).all(1).argmax()) for ids in actions])
-
-
-def test_with_images_only_it_drives_the_plan_that_it_ranks_first_if_configured():
-    network = JudgedWays(SLOW, arc_way(8.0, 0.01), STRAIGHT)
-    ((plan, _),) = drive(network, [camera_observation(speed=8.0)], Settings(rank_plans=True))
-    assert plan.tokens.tolist() == network.ids[2].tolist()
-    np.testing.assert_allclose(plan.scores, [0.5, 0.3, 0.1])
-    assert len(plan.candidates) == 2
-    assert network.calls[1:] == [("draft", 3, 5), ("draft", 3, 5), ("draft", 3, 4), ("edit", 3), ("value", 3)]
-    assert plan.trace.ids.shape[1] == LAYOUT.length
-    ((single, _),) = drive(JudgedWays(SLOW, STRAIGHT), [camera_observation(speed=8.0)])
-    ((unable, _),) = drive(ScriptedNetwork(SLOW, STRAIGHT), [camera_observation(speed=8.0)], Settings(rank_plans=True))
-    assert single.candidates == unable.candidates == ()
 
 
 def test_with_agents_the_score_chooses_a_plan_that_stops_in_time():

@@ -177,7 +177,7 @@ def test_an_edit_depends_on_the_critique_of_its_own_plan_and_an_unknown_one_says
 
 
 def test_a_critique_without_an_expert_that_reads_it_is_refused():
-    with pytest.raises(ValueError, match=r"critique is 5, but refine\.layers is 0"):
+    with pytest.raises(ValueError, match=r"critique is 5, but refine_layers is 0"):
         scene_net(images=False, critique=5)
 
 

@@ -2,22 +2,15 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from scenes import Clock, cars, config
 from scripted_network import camera_observation
 
-from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import StepKind, Verdict
-from reflectdrive_ros.core.tokens import DRIVEFINE
-from reflectdrive_ros.model.card import GraphCard, sha256_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.network import load_network
-
-FOLDER = Path(__file__).parents[1] / "models/drivefine_small"
-CARD = FOLDER / "onnx/card.json"
-LARGEST_BYTES = 16_000_000
 
 
 def planner_config(**changes):
@@ -31,21 +24,6 @@ def network():
 
 def engine(**changes):
     return Engine(planner_config(**changes), Clock(), network=network())
-
-
-def test_the_planner_drives_on_the_graphs_of_the_shipped_weights():
-    file, sha256 = SHIPPED_MODELS["drivefine"]
-    assert FOLDER.parent.parent / file == CARD
-    assert sha256 == sha256_of(CARD)
-    card = GraphCard.read(CARD)
-    assert card.model["weights_sha256"] == sha256_of(FOLDER / "weights.safetensors")
-    assert {"refine", "sampling", "plan_value"} <= set(card.capabilities)
-    assert network().layout == DRIVEFINE
-
-
-def test_no_file_is_large():
-    for file in FOLDER.rglob("*"):
-        assert not file.is_file() or file.stat().st_size <= LARGEST_BYTES, file
 
 
 def test_it_drives_on_and_repeats_its_plan():

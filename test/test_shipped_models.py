@@ -11,7 +11,7 @@ from scripted_network import camera_observation
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.config import Config, ConfigError, load
+from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
 from reflectdrive_ros.core.domain import StepKind, Verdict
 from reflectdrive_ros.core.tokens import Codebook
 from reflectdrive_ros.features.images import model_inputs
@@ -22,15 +22,31 @@ from reflectdrive_ros.runtime.graphs import GoalChoice
 from reflectdrive_ros.runtime.model_file import ModelFileError
 from reflectdrive_ros.runtime.network import load_network
 
-SMALL = Path(__file__).parents[1] / "models/reflectdrive2_small"
+MODELS = Path(__file__).parents[1] / "models"
+CARDS = sorted(MODELS.glob("*/*/card.json"))
+LARGEST_BYTES = 16_000_000
+SMALL = MODELS / "reflectdrive2_small"
 GRAPHS = {"fp32": SMALL / "onnx/card.json", "int8": SMALL / "int8/card.json"}
 
 
-@pytest.mark.parametrize("precision", GRAPHS)
-def test_the_graphs_are_those_of_the_shipped_weights(precision):
-    card = GraphCard.read(GRAPHS[precision])
-    assert card.precision == precision
-    assert card.model["weights_sha256"] == sha256_of(SMALL / "weights.safetensors")
+@pytest.mark.parametrize("file", CARDS, ids=lambda file: "/".join(file.parts[-3:-1]))
+def test_graphs_are_those_of_the_shipped_weights_and_no_file_is_large(file):
+    card = GraphCard.read(file)
+    assert card.precision == ("int8" if file.parent.name == "int8" else "fp32")
+    weights = file.parents[1] / "weights.safetensors"
+    assert card.model["weights_sha256"] == sha256_of(weights)
+    assert all(each.stat().st_size <= LARGEST_BYTES for each in (weights, *file.parent.iterdir()))
+
+
+@pytest.mark.parametrize(
+    ("planner", "capabilities"), [("drivefine", {"refine", "sampling"}), ("reflexdiffusion", {"guidance"})]
+)
+def test_a_planner_drives_on_graphs_in_float32_that_can_do_what_its_settings_ask(planner, capabilities):
+    file, sha256 = SHIPPED_MODELS[planner]
+    assert sha256_of(MODELS.parent / file) == sha256
+    card = GraphCard.read(MODELS.parent / file)
+    assert card.precision == "fp32"
+    assert capabilities <= card.capabilities
 
 
 def test_the_default_is_the_graphs_in_float32():
@@ -132,14 +148,6 @@ def test_what_is_refused_ends_a_command_with_code_2(capsys):
     words = ["eval", "--closed-loop", "--planner", "reflectdrive", "--setting", "reflectdrive.guidance=2"]
     assert main([*words, "--seeds", "1", "--duration", "1"]) == 2
     assert "reflectdrive.guidance is set" in capsys.readouterr().err
-
-
-def test_a_threshold_of_edits_is_no_setting(tmp_path):
-    """A token gives way only to a more probable one, so it has at most half the probability anyway."""
-    file = tmp_path / "car.yaml"
-    file.write_text("decoding: {edit_below: 0.5}\n")
-    with pytest.raises(ConfigError, match=r"unknown setting 'decoding\.edit_below'; expected one of goals, "):
-        load(file)
 
 
 # --- what is published of goals and tokens ----------------------------------------------------------------------------

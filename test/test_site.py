@@ -1,6 +1,5 @@
 """The site: every page is in it, links lead on, drives are small and play in a browser."""
 
-import importlib.util
 import json
 import os
 import re
@@ -10,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import browser
+import gallery
+import hooks
 import numpy as np
 import pytest
 from replay_records import EIGHT_S, driven, embedded, frame, record
@@ -24,17 +25,6 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tools" / "site"
 MKDOCS = ROOT / ".venv" / "site"
 needs_mkdocs = pytest.mark.skipif(not (MKDOCS / "mkdocs").is_dir(), reason="mkdocs is not installed (make site)")
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-gallery, hooks = script("gallery"), script("hooks")
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from reflectdrive_ros.deploy.export_denoiser import export_denoiser
 from reflectdrive_ros.deploy.quantise import activation_ranges, write_calibration_graphs, write_quantised
 from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.card import CARD, QUANTISED, GraphCard
-from reflectdrive_ros.model.token.moe import RefineConfig
 from reflectdrive_ros.runtime.network import synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork
 from reflectdrive_ros.runtime.trt.backend import UNSUPPORTED_GRAPHS
@@ -33,7 +32,7 @@ from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed: make test-tensorrt")
 NETWORKS = {  # planners -> their tiny network; ReflectDrive and ReflectDrive-2 drive on the same graphs
     "reflectdrive": {},
-    "drivefine": {"layout": POSES, "refine": RefineConfig(1), "plan_value": True},
+    "drivefine": {"layout": POSES, "refine_layers": 1},
     "reflectdrive2 without images": {
         "images": False,
         "text_length": 0,
@@ -41,7 +40,7 @@ NETWORKS = {  # planners -> their tiny network; ReflectDrive and ReflectDrive-2 
         "layout": ROUTE_FRAME,
         "scene": SCENE,
         "critique": CRITIQUE,
-        "refine": RefineConfig(1),
+        "refine_layers": 1,
     },
 }
 PRECISIONS = ("fp32", "bf16", *QUANTISED)

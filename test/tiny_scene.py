@@ -7,7 +7,6 @@ from tiny_net import tiny_inputs, tiny_net
 from reflectdrive_ros.core.tokens import ROUTE_FRAME
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.model.scene_encoder import SceneEncoderConfig
-from reflectdrive_ros.model.token.moe import RefineConfig
 
 CRITIQUE = 5
 SPEC = VectorSpec(
@@ -35,7 +34,7 @@ def scene_inputs(net, scenes=2, seed=1):
 
 
 def critical_net(**changes):
-    net = scene_net(images=False, critique=CRITIQUE, text_length=0, refine=RefineConfig(1), **changes)
+    net = scene_net(images=False, critique=CRITIQUE, text_length=0, refine_layers=1, **changes)
     torch.nn.init.normal_(net.critique_out.weight, generator=torch.Generator().manual_seed(3))
     return net
 

@@ -30,11 +30,11 @@ class Cost(NamedTuple):
         return Cost(count * self.flop, count * self.bytes)
 
 
-def costs(config: TokenNetConfig, sequences: int, rescored: int = GoalRules().rescored) -> dict[str, Cost]:
+def costs(config: TokenNetConfig, sequences: int) -> dict[str, Cost]:
     """Costs of each part of a frame; `step` is one call on that many sequences, `rescore` one on that many goals for
     their goal values. A layout without a goal has neither `goal` nor `rescore`.
     """
-    measures, prompt = config.transformer, config.prompt_length
+    measures, prompt, rescored = config.transformer, config.prompt_length, GoalRules().rescored
     width, inside = measures.width, measures.heads * measures.head_dim
     keys_values = 2 * measures.kv_heads * measures.head_dim
     attention, of_prompt, of_action = (

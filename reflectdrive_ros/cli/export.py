@@ -131,7 +131,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
         with errors.status("tracing the graphs; this takes half a minute for the small network"):
             about = origin(source)
-            golden_scene = golden(_taking(args.camera, net, decoding)) if net.config.words else None
+            golden_scene = golden(_taking(args.camera, net, decoding))
             sequences = args.batch or (config.decoding.goals if args.tensorrt else None)
             card_sha256 = export(
                 net,

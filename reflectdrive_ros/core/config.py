@@ -47,14 +47,14 @@ FIRST_POINTS = {"ahead": 0, "now": 1, "driven_path": 4}  # name -> published poi
 MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
 TOKEN_MODEL = (
     "models/reflectdrive2_small/onnx/card.json",
-    "23462ac0581871f16f1726cd4374ed6160554ebc01bbcce3d604e39f4f6529ad",
+    "2e95e260d55ef59de98b80c7a4d663794efdfa5939132deb74ae4e996068b61d",
 )
 SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with the package
     "reflectdrive2": TOKEN_MODEL,
     "reflectdrive": TOKEN_MODEL,
     "drivefine": (
         "models/drivefine_small/onnx/card.json",
-        "b3dac72c56f0e3e7dfed65b52f664e64ca4bc98ff8c9eeb517b1794c386e13f0",
+        "98c4be0b4f619301bcd765860ac595706dca4f3b64eed06a7b2d80988c7fecf5",
     ),
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",

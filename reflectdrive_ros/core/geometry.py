@@ -14,6 +14,8 @@ import reflectdrive_kernels as kernels
 from .domain import Array
 
 REPEATED_M = 1e-6  # a shorter step of a polyline repeats the point before it
+NEAR_ROUTE_M = 60.0  # of a route that the ego is first searched on
+OFF_ROUTE_M = 15.0  # farther from the first part of a route, the ego is searched on all of it
 
 
 def _side_by_side(*columns: Array) -> Array:
@@ -61,6 +63,11 @@ def rotate(vectors: Array, angle: Array | float) -> Array:
     v = np.asarray(vectors, float)
     cos, sin = np.cos(angle), np.sin(angle)
     return _side_by_side(cos * v[..., 0] - sin * v[..., 1], sin * v[..., 0] + cos * v[..., 1])
+
+
+def headings_from_quaternions(x: Array, y: Array, z: Array, w: Array) -> Array:
+    """(..) headings in the plane, rad, of the x axis turned by unit quaternions; all arguments (..)."""
+    return np.asarray(np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y**2 + z**2)))
 
 
 def matrix_from_pose(pose: Array, z: float = 0.0) -> Array:
@@ -152,17 +159,17 @@ def interpolate_paths(paths: Array, along: Array, reached: Array) -> Array:
     return points
 
 
-def ego_on_route(route: Array, near_m: float = 60.0, lost_m: float = 15.0) -> tuple[float, float]:
+def ego_on_route(route: Array) -> tuple[float, float]:
     """Arc length and lateral offset (left positive) of the ego on a route (L >= 2, 2+) in its own frame.
 
-    A route starts behind the ego and may cross itself, so its first `near_m` metres are searched first; the whole route
-    is searched only if the ego is more than `lost_m` away from them.
+    A route starts behind the ego and may cross itself, so its first NEAR_ROUTE_M metres are searched first; the whole
+    route is searched only if the ego is more than OFF_ROUTE_M away from them.
     """
     here = np.zeros((1, 2))
-    first = max(2, int(np.searchsorted(arc_lengths(route), near_m)))
+    first = max(2, int(np.searchsorted(arc_lengths(route), NEAR_ROUTE_M)))
     for part in (route[:first], route):
         (along,), (offset,) = project(part, here)
-        if abs(offset) <= lost_m:
+        if abs(offset) <= OFF_ROUTE_M:
             break
     return float(along), float(offset)
 

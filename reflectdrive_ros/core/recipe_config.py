@@ -42,11 +42,6 @@ class ReflectDrive2Config:
     draft_rounds: int = setting(3, "decoding rounds of the draft of a full step", 1, 14)
     edit_rounds: int = setting(3, "rounds of AutoEdit in a full step", 0, 14)
     lite_steps_per_full: int = setting(1, "1 alternates full and lite steps; 0 makes every step a full one", 0, 100)
-    rank_plans: bool = setting(
-        False,
-        "draft and edit the plans to all goals and choose the one with the best predicted score; only if neither "
-        "objects nor drivable space are known and the network predicts scores (capability plan_value)",
-    )
     goal_logprob_margin: float = setting(
         1.0,
         "unless objects and traffic lights are known: choose the nearest valid goal whose log-probability is within "
@@ -83,14 +78,9 @@ class DriveFineConfig:
     candidates: int = setting(
         4,
         "plans of a step: the most probable, and sampled ones; one if none can be chosen, because neither objects nor "
-        "drivable space are known and rank_plans is not set",
+        "drivable space are known",
         1,
         32,
-    )
-    rank_plans: bool = setting(
-        False,
-        "choose among the candidates by the plan value of the network, if neither objects nor drivable space are known "
-        "and the network has one (capability plan_value)",
     )
 
 

@@ -81,17 +81,14 @@ def camera_image(frame: CameraFrame, height_px: int) -> Array:
     return np.asarray(cv2.resize(frame.pixels, size, interpolation=cv2.INTER_LINEAR))
 
 
-def draw_path(image: Array, frame: CameraFrame, path: Array, colour: tuple[int, int, int], every: int = 0) -> None:
-    """Draws a path (T, 3) of the ego frame on flat ground, from the rear axle, into an image of `camera_image`; with
-    `every` also a dot at each so many points."""
+def draw_path(image: Array, frame: CameraFrame, path: Array, colour: tuple[int, int, int]) -> None:
+    """Draws a path (T, 3) of the ego frame on flat ground, from the rear axle, into an image of `camera_image`."""
     line = np.concatenate([np.zeros((1, 2)), path[:, :2]])
     share = np.linspace(0.0, len(line) - 1.0, PATH_POINTS)
     dense = np.stack([np.interp(share, np.arange(len(line)), line[:, axis]) for axis in (0, 1)], axis=-1)
     at = _ground_pixels(image, frame, dense)
     if len(at) >= 2:
         cv2.polylines(image, [at], False, colour, 2, cv2.LINE_AA, SUBPIXEL_BITS)
-    for point in _ground_pixels(image, frame, path[every - 1 :: every, :2]) if every else ():
-        cv2.circle(image, point.tolist(), 4 << SUBPIXEL_BITS, colour, -1, cv2.LINE_AA, SUBPIXEL_BITS)
 
 
 def _ground_pixels(image: Array, frame: CameraFrame, points: Array) -> Array:

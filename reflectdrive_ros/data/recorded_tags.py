@@ -31,11 +31,11 @@ def scenario_tag(path: Array, speed_mps: float, tracks: Tracks) -> str:
         present[person, NOW : NOW + CROSSING_STEPS + 1]
         & (speeds[person, NOW : NOW + CROSSING_STEPS + 1] > WALKING_MPS)
         & (np.abs(ahead[..., 1]) < CROSSING_SIDE_M)
-        & _within(ahead[..., 0], CROSSING_M)
+        & within(ahead[..., 0], CROSSING_M)
     )
-    lead = (kinds == AgentKind.VEHICLE) & _within(x, LEAD_M) & (np.abs(y) < LEAD_SIDE_M) & (turned < LEAD_TURNED_RAD)
+    lead = (kinds == AgentKind.VEHICLE) & within(x, LEAD_M) & (np.abs(y) < LEAD_SIDE_M) & (turned < LEAD_TURNED_RAD)
     brakes = present[:, NOW + LEAD_STEPS] & (speeds[:, NOW] - speeds[:, NOW + LEAD_STEPS] > SPEED_LOSS_MPS)
-    rides = (kinds == AgentKind.BICYCLE) & _within(x, BICYCLE_M) & (np.abs(y) < BICYCLE_SIDE_M)
+    rides = (kinds == AgentKind.BICYCLE) & within(x, BICYCLE_M) & (np.abs(y) < BICYCLE_SIDE_M)
     conditions = {
         "crossing_pedestrian": moving and bool(crosses.any()),
         "lead_brakes": moving and bool((lead & brakes).any()),
@@ -49,5 +49,6 @@ def scenario_tag(path: Array, speed_mps: float, tracks: Tracks) -> str:
     return next((name for name, is_so in conditions.items() if is_so), "straight")
 
 
-def _within(values: Array, bounds: tuple[float, float]) -> Array:
+def within(values: Array, bounds: tuple[float, float]) -> Array:
+    """Which values lie between two bounds, exclusively."""
     return np.asarray((values > bounds[0]) & (values < bounds[1]))

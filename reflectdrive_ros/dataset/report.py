@@ -48,7 +48,7 @@ def write_report(out: Path, dataset: Dataset) -> None:
     parts = {
         "__TITLE__": html.escape(f"reflectdrive dataset: {out.resolve().name}"),
         "__ORIGIN__": html.escape(" · ".join(origin[key] for key in ("date", "device", "command", "commit"))),
-        "__TILES__": "".join(_tile(*tile) for tile in tiles),
+        "__TILES__": "".join(pages.tile(*tile) for tile in tiles),
         "__TAGS__": _bars(Counter(row.tag for row in valid), {}, ""),
         "__REASONS__": _bars(frame_index.reason_counts(dataset.rows), frame_index.REASONS, " skip"),
         "__TICK__": f"{dataset.tick_s:g}",
@@ -62,11 +62,6 @@ def write_report(out: Path, dataset: Dataset) -> None:
     for mark, text in parts.items():
         page = page.replace(mark, text)
     write_atomic(out / REPORT, page.encode("utf-8", errors="surrogateescape"))
-
-
-def _tile(value: str, unit: str, meaning: str) -> str:
-    small = f"<small>{unit}</small>" if unit else ""
-    return f'<div class="tile"><b>{html.escape(value)}{small}</b><i>{html.escape(meaning)}</i></div>'
 
 
 def _bars(counts: Mapping[str, int], meanings: Mapping[str, str], kind: str) -> str:

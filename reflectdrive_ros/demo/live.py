@@ -138,7 +138,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._answer_json(state)
         elif path == "/road.json":
             version, rings = self.server.listener.road()
-            self._answer_json({"version": version, "rings": [live_view.round_list(ring, 2) for ring in rings]})
+            self._answer_json({"version": version, "rings": [pages.round_list(ring, 2) for ring in rings]})
         elif len(words) == 3 and words[0] == "camera" and (stamp := STAMP.fullmatch(words[2])):
             jpeg = self.server.listener.jpeg(words[1], int(stamp[1]))
             if jpeg is None:

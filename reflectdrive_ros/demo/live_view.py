@@ -15,6 +15,7 @@ from ..core.config import VehicleConfig
 from ..core.domain import Array
 from ..core.messages import BadMessage
 from ..core.tokens import TokenLayout
+from ..pages import round_list
 from ..planning.corrections import correction_rows, draft_and_corrections
 from ..ros import convert, outputs, plan_messages
 from .live_topics import OTHER, LiveState
@@ -57,10 +58,6 @@ def state(live: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict[
         "history": [[round(t, 2), v, s, finite_or_none(ms), round(speed, 2)] for t, v, s, ms, speed in live.history],
         "road_version": live.road_version,
     }
-
-
-def round_list(values: Any, digits: int) -> Any:
-    return np.round(np.asarray(values, float), digits).tolist()
 
 
 def finite_or_none(value: float, digits: int = 3) -> float | None:

@@ -126,7 +126,7 @@ def export(
         traced["sampled_step"] = _trace_sampled_step(net, decoding, sequences)
     if net.config.critique:
         traced["edit"] = _trace_edit(net, decoding, sequences)
-    elif net.config.refine.layers:
+    elif net.config.refine_layers:
         traced["refine"] = _trace_refine(net, decoding, sequences)
     if guidance:
         traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
@@ -191,8 +191,7 @@ def describe_model(
         "kind": "token",
         "capabilities": token_capabilities(
             config.layout,
-            config.plan_value,
-            config.refine.layers > 0,
+            config.refine_layers > 0,
             guidance,
             not config.layout.goal,
             "camera_dropout" in (trained.get("capabilities") or ()),
@@ -275,9 +274,8 @@ def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     masked, keys_values = _example_sequences(net, decoding, sequences)
     tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
     shapes = _free_count(sequences, ("actions",), limit=None, edit=None, keys_values=_static(keys_values))
-    names = ["actions", "limit", "edit", *_keys_values_names(net)[: 2 * len(keys_values)]]
-    outputs = ["written", "confidence", *["plan_value"] * net.config.plan_value]
-    return trace(StepGraph(net, decoding), tensors, names, outputs, shapes)
+    names = ["actions", "limit", "edit", *_keys_values_names(net)]
+    return trace(StepGraph(net, decoding), tensors, names, ["written", "confidence"], shapes)
 
 
 def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
@@ -286,7 +284,7 @@ def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None
     tensors = masked, torch.tensor(1), ones[..., :1], 0.5 * ones, keys_values
     batched = ("actions", "temperature", "share")
     shapes = _free_count(sequences, batched, limit=None, keys_values=_static(keys_values))
-    names = ["actions", "limit", "temperature", "share", *_keys_values_names(net)[: 2 * len(keys_values)]]
+    names = ["actions", "limit", "temperature", "share", *_keys_values_names(net)]
     return trace(SampledStep(net), tensors, names, ["written", "confidence"], shapes)
 
 
@@ -295,12 +293,12 @@ def _trace_edit(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.
     critique = torch.zeros(1, masked.shape[1], net.config.layout.points, net.config.critique)
     tensors = torch.zeros_like(masked), critique, keys_values
     shapes = _free_count(sequences, ("actions", "critique"), keys_values=_static(keys_values))
-    names = ["actions", "critique", *_keys_values_names(net)[: 2 * len(keys_values)]]
+    names = ["actions", "critique", *_keys_values_names(net)]
     return trace(Edit(net), tensors, names, ["written", "confidence"], shapes)
 
 
 def _trace_refine(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
-    masked, keys_values = _example_sequences(net, decoding, sequences, net.config.cached_layers)
+    masked, keys_values = _example_sequences(net, decoding, sequences)
     tensors = torch.zeros_like(masked), keys_values
     shapes = _free_count(sequences, ("actions",), keys_values=_static(keys_values))
     names = ["actions", *_keys_values_names(net)]
@@ -312,14 +310,14 @@ def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None)
     prompts = keys_values, _example_sequences(net, decoding, sequences)[1]
     static = _static(keys_values)
     shapes = _free_count(sequences, ("actions",), limit=None, weight=None, keys_values=static, unconditional=static)
-    names = _keys_values_names(net)[: 2 * len(keys_values)]
+    names = _keys_values_names(net)
     inputs = ["actions", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
     tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
     return trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], shapes)
 
 
 def _example_sequences(
-    net: TokenNet, decoding: Decoding, sequences: int | None, layers: int | None = None
+    net: TokenNet, decoding: Decoding, sequences: int | None
 ) -> tuple[Tensor, tuple[KeysValues, ...]]:
     """Masked sequences (1, M, T), and empty keys and values of the prompt in each layer."""
     config, attention = net.config, net.config.transformer
@@ -327,7 +325,7 @@ def _example_sequences(
     masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
     cached = torch.zeros(measures, dtype=net.x_head.weight.dtype)
-    return masked, tuple((cached.clone(), cached.clone()) for _ in range(layers or attention.layers))
+    return masked, tuple((cached.clone(), cached.clone()) for _ in range(attention.layers))
 
 
 def _static(keys_values: tuple[KeysValues, ...]) -> tuple[tuple[None, None], ...]:
@@ -344,7 +342,7 @@ def _free_count(sequences: int | None, names: tuple[str, ...], **static: Any) ->
 
 def _keys_values_names(net: TokenNet) -> list[str]:
     """Names of the keys and values that go from one graph to the other."""
-    return [f"{part}_{layer}" for layer in range(net.config.cached_layers) for part in ("keys", "values")]
+    return [f"{part}_{layer}" for layer in range(net.config.transformer.layers) for part in ("keys", "values")]
 
 
 def trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any) -> ir.Model:

@@ -84,7 +84,7 @@ class Prefill(NetworkGraph):
 
 
 class StepGraph(nn.Module):
-    """`rollout.step` with tensors only and, of a network with a plan value, the predicted scores of its input."""
+    """`rollout.step` with tensors only."""
 
     def __init__(self, net: TokenNet, decoding: Decoding) -> None:
         super().__init__()
@@ -92,10 +92,8 @@ class StepGraph(nn.Module):
 
     def forward(
         self, actions: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]
-    ) -> tuple[Tensor, ...]:
-        hidden, layout = self.net.hidden(actions, keys_values), self.net.config.layout
-        updated = ops.update(actions, self.net.logits(hidden), layout, limit, edit, self.rules)
-        return (*updated, self.net.plan_value(hidden).sigmoid()) if self.net.config.plan_value else updated
+    ) -> tuple[Tensor, Tensor]:
+        return rollout.step(self.net, actions, keys_values, limit, edit, self.rules)
 
 
 class SampledStep(NetworkGraph):

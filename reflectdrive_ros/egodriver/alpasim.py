@@ -159,8 +159,7 @@ class ReflectDriveModel(BaseTrajectoryModel):  # type: ignore[misc]
 def planar_pose(stamped: Any) -> Array:
     """(3,) x m, y m, heading rad of AlpaSim's PoseAtTime. Raises ValueError for one that holds NaN or infinity."""
     position, q = stamped.pose.vec, stamped.pose.quat
-    heading = np.arctan2(2.0 * (q.w * q.z + q.x * q.y), 1.0 - 2.0 * (q.y * q.y + q.z * q.z))
-    pose = np.array([position.x, position.y, heading])
+    pose = np.array([position.x, position.y, geometry.headings_from_quaternions(q.x, q.y, q.z, q.w)])
     if not np.isfinite(pose).all():
         raise ValueError("PredictionInput.ego_pose_history holds NaN or infinity: send the pose of the rig")
     return pose

@@ -3,9 +3,9 @@
     spec = InputSpec(width=288, height=144, text_length=16, tokenizer=WordTokenizer(WORDS))
     inputs = model_inputs(observation, spec)      # .images (6, H, W, 3), .text (T,), .ego (3,), .route (R, 2), .notes
 
-The vocabulary is a small one of navigation instructions; a network with a language model brings its own tokenizer (any
-`Tokenizer`). Inputs that had to be changed (a missing instant, a sentence that is too long, unknown words) are listed
-in `notes`, one sentence each. Unusable inputs raise a ValueError that names the field.
+The vocabulary is a small one of navigation instructions. Inputs that had to be changed (a missing instant, a sentence
+that is too long, unknown words) are listed in `notes`, one sentence each. Unusable inputs raise a ValueError that names
+the field.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import cv2
@@ -42,21 +41,8 @@ WORDS = (
 _SIZED: WeakKeyDictionary[CameraFrame, dict[tuple[int, int], Array]] = WeakKeyDictionary()
 
 
-class Tokenizer(Protocol):
-    """Words to ids; any tokenizer file of a language model fits behind it."""
-
-    def encode(self, text: str) -> tuple[list[int], int]:
-        """Ids of a text, and how many of its words are unknown."""
-        ...
-
-    @property
-    def pad_id(self) -> int:
-        """What fills a text up to its length."""
-        ...
-
-
 class WordTokenizer:
-    """One id per word, numbers in steps of ten; upper case and punctuation do not matter."""
+    """One id per word, numbers in steps of ten; upper case and punctuation do not matter. `pad_id` fills a text."""
 
     def __init__(self, words: Sequence[str]) -> None:
         if len(set(words)) != len(words) or not {PAD, UNKNOWN} <= set(words):
@@ -65,6 +51,7 @@ class WordTokenizer:
         self.pad_id = self._ids[PAD]
 
     def encode(self, text: str) -> tuple[list[int], int]:
+        """Ids of a text, and how many of its words are unknown."""
         ids = [self._ids.get(_word(word), self._ids[UNKNOWN]) for word in re.findall(r"\d+(?:\.\d+)?|\w+", text)]
         return ids, ids.count(self._ids[UNKNOWN])
 
@@ -82,7 +69,7 @@ class InputSpec:
     width: int  # px
     height: int  # px
     text_length: int
-    tokenizer: Tokenizer
+    tokenizer: WordTokenizer
     cameras: int = 3
     instants: int = 2
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1

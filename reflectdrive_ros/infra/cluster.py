@@ -126,7 +126,7 @@ class ClusterPool:
 
 
 def connect(cluster: Cluster) -> Any:
-    """The module `ray`, connected to a cluster, until `disconnect` or the end of the process."""
+    """The module `ray`, connected to a cluster, until the end of the process."""
     global _connected
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -158,12 +158,6 @@ def connect(cluster: Cluster) -> Any:
                 signal.signal(number, handler)
     _connected = cluster.address
     return ray
-
-
-def disconnect() -> None:
-    """Ends the connection of this process and what `connect` started for it."""
-    if (ray := sys.modules.get("ray")) is not None:
-        ray.shutdown()
 
 
 def _check_answers(address: str) -> None:

@@ -57,38 +57,6 @@ def settings(config: Any, prefix: str = "") -> Iterator[Setting]:
             yield Setting(prefix + entry.name, value, kind, meta["doc"], meta["low"], meta["high"])
 
 
-CONSTANTS = {  # section -> its names that are constants of the module that uses them, not settings
-    "cameras": ("pair_interval_s", "pair_tolerance_s", "megapixels_max", "frozen_after"),
-    "inputs": ("grid_resolution_max_m", "objects_max", "object_extent_max_m"),
-    "engine": ("carry_max_s", "max_lateral_shift_m"),
-    "guard": ("max_deceleration_mps2", "max_curvature_per_m", "max_start_gap_m"),
-    "idm": (
-        *("max_acceleration_mps2", "comfortable_braking_mps2", "headway_s", "min_gap_m", "lane_margin_m"),
-        "max_lateral_acceleration_mps2",
-    ),
-    "scoring": (
-        *("progress_weight", "ttc_weight", "comfort_weight", "lane_keeping_weight", "extended_comfort_weight"),
-    ),
-    "output": ("dt_s", "horizon_s"),
-    "reflectdrive2": ("lite_edit_rounds", "max_deviation_m", "low_confidence"),
-    "drivefine": ("temperature",),
-    "reflexdiffusion": ("sampler", "noise", "reflection_guidance", "confidence_min", "reflections_max"),
-    "repair": ("max_stalled_iterations", "delta", "stop_gap_m"),
-    # of training; those of "data", "loss" and "reward" are of all recipes
-    "data": (
-        *("route_noise_m", "route_yaw_noise_rad", "color_jitter", "draft_temperature"),
-        *("time_power", "condition_dropout", "map_dropout", "perturb_prob"),
-    ),
-    "loss": ("field_margin_m",),
-    "optimizer": ("final_lr_fraction", "warmup_fraction", "weight_decay", "beta2", "gradient_clip"),
-    "rl": ("baseline", "updates", "clip", "abort_entropy", "abort_kl"),
-    "plans": ("pace_m", "delay_m", "offset_m", "bulge_m"),
-    "refine": ("own_norm", "draft_rounds", "draft_temperature", "temperature", "clip", "updates"),
-    "reward": (
-        *("form", "progress_weight", "ttc_weight", "comfort_weight", "lane_keeping_weight"),
-        *("extended_comfort_weight", "plans", "pace_m", "delay_m", "offset_m", "bulge_m"),
-    ),
-}
 _short = reprlib.Repr()  # a wrong value may be long, nested or contain itself
 _short.maxstring = _short.maxother = 80
 
@@ -124,8 +92,6 @@ def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
     changed: dict[str, Any] = {}
     for key, value in values.items():
         if key not in leaves:
-            if key in CONSTANTS.get(prefix[:-1], CONSTANTS if not prefix else ()):
-                raise ConfigError(f"setting {prefix}{key} is a constant: remove it")
             if prefix == "inputs." and str(key).endswith("_max_age_s"):
                 age = f"[{str(key).removesuffix('_max_age_s')}={_short.repr(value)}]"
                 raise ConfigError(f"unknown setting {prefix}{key}; write inputs.max_age_s: {age}")

@@ -50,9 +50,9 @@ def read_json(path: Path, limit_bytes: int = JSON_BYTES) -> Any:
     return parse_json(read_limited(path, limit_bytes))
 
 
-def read_yaml(path: Path, limit_bytes: int = YAML_BYTES) -> Any:
+def read_yaml(path: Path) -> Any:
     """Raises OSError as `files.read_limited` does, and DocumentError."""
-    return parse_yaml(read_limited(path, limit_bytes))
+    return parse_yaml(read_limited(path, YAML_BYTES))
 
 
 def parse_json(content: str | bytes) -> Any:

@@ -59,17 +59,17 @@ def _is_backward(left: Any, right: Any) -> bool:
     (l0, l1), (r0, r1) = _ends(left), _ends(right)
     if np.hypot(*(l0 - r0)) + np.hypot(*(l1 - r1)) > np.hypot(*(l0 - r1)) + np.hypot(*(l1 - r0)):
         return False
-    x, y = np.concatenate([_line(left), _line(right)[::-1]]).T
+    x, y = np.concatenate([line_points(left), line_points(right)[::-1]]).T
     return bool(np.dot(x, np.roll(y, -1)) > np.dot(np.roll(x, -1), y))  # anticlockwise
 
 
-def _line(side: Any) -> Array:
-    """(V, 2) points of a bound."""
-    return np.array([(point.x, point.y) for point in side])
+def line_points(line: Any) -> Array:
+    """(V, 2) points of a lanelet2 line."""
+    return np.array([(point.x, point.y) for point in line])
 
 
 def _ends(side: Any) -> Array:
-    return _line(side)[[0, -1]]
+    return line_points(side)[[0, -1]]
 
 
 def _oncoming_on_the_left(lanelets: Sequence[Any]) -> bool:
@@ -88,7 +88,7 @@ def _oncoming_on_the_left(lanelets: Sequence[Any]) -> bool:
 
 def _middle(left: Any, right: Any) -> Array:
     """(3, 2) the mean of the bounds at their ends and middles."""
-    sides = [_line(side) for side in (left, right)]
+    sides = [line_points(side) for side in (left, right)]
     return np.asarray(0.5 * sum(side[[0, len(side) // 2, -1]] for side in sides))
 
 

@@ -21,6 +21,7 @@ import shapely
 from ..core import geometry
 from ..core.domain import Array
 from . import lanelet_direction
+from .lanelet_direction import line_points
 from .osm import OsmError, OsmNodes, check_osm
 from .roads import RoadError, RoadMap, list_unusable
 from .sumo_network import convert_network, shape_text
@@ -134,7 +135,7 @@ def _directed_lanelets(lanelet_map: Any, osm: Path) -> tuple[dict[str, _Directed
     pieces: dict[str, _DirectedLanelet] = {}
     unusable: dict[str, list[str]] = {}
     for lanelet in roads:
-        line, width_m = _centerline(_points(lanelet.leftBound), _points(lanelet.rightBound))
+        line, width_m = _centerline(line_points(lanelet.leftBound), line_points(lanelet.rightBound))
         both_ways = not rules.isOneWay(lanelet) and width_m >= 2 * MIN_LANE_WIDTH_M
         if (length_m := float(geometry.arc_lengths(line)[-1])) < 0.5 or width_m < MIN_LANE_WIDTH_M / 2:
             reason = "shorter than 0.5 m" if length_m < 0.5 else f"narrower than {MIN_LANE_WIDTH_M / 2:.2f} m"
@@ -184,7 +185,7 @@ def _overlapping_ids(graph: Any, lanelet: Any, areas: Mapping[int, Any]) -> Iter
 
 
 def _area(lanelet: Any) -> Any:
-    left, right = _points(lanelet.leftBound), _points(lanelet.rightBound)
+    left, right = line_points(lanelet.leftBound), line_points(lanelet.rightBound)
     if (
         np.hypot(*(left[0] - right[-1])) + np.hypot(*(left[-1] - right[0]))
         < np.hypot(*(left[[0, -1]] - right[[0, -1]]).T).sum()
@@ -199,11 +200,6 @@ def _name(lanelet: Any) -> str:
 
 def _subtype(element: Any) -> str:
     return str(element.attributes["subtype"]) if "subtype" in element.attributes else ""
-
-
-def _points(line: Any) -> Array:
-    """(N, 2) points of a lanelet2 line."""
-    return np.array([(point.x, point.y) for point in line])
 
 
 def _centerline(left: Array, right: Array) -> tuple[Array, float]:
@@ -238,7 +234,7 @@ def _offset_line(line: Array, left_m: float) -> Array:
 def _rings(lanelet_map: Any, subtype: str) -> tuple[Array, ...]:
     """(V, 2) outlines of the lanelets of a subtype."""
     lanelets = (lanelet for lanelet in lanelet_map.laneletLayer if _subtype(lanelet) == subtype)
-    return tuple(np.concatenate([_points(one.leftBound), _points(one.rightBound)[::-1]]) for one in lanelets)
+    return tuple(np.concatenate([line_points(one.leftBound), line_points(one.rightBound)[::-1]]) for one in lanelets)
 
 
 def _merge_chains(pieces: Mapping[str, _DirectedLanelet]) -> dict[str, _DirectedLanelet]:

@@ -52,7 +52,6 @@ KINDS = {  # kind of network -> its required graphs
 CAPABILITIES = {  # optional function of a network -> its graph
     "goals": "prefill_goal",
     "edit": "step",
-    "plan_value": "step",
     "sampling": "sampled_step",
     "refine": "refine",
     "guidance": "guided_step",
@@ -88,7 +87,7 @@ LAYOUT = {  # of tokens.TokenLayout
     "order": text(most=100),
     **dict.fromkeys(("edit_goal", "last_waypoint_first"), flag),
     "interval_bins": whole(0, 50_000),
-    "frame": maybe(text(most=100)),
+    "frame": text(most=100),
 }
 SCALE_COLUMNS = {"ego": 10, "agent": 11, "static": 10, "lane": 12, "limit": 1, "route": 12}  # of vector_spec
 FUTURE_COLUMNS = {"ego_future": 4, "agent_future": 4}
@@ -345,20 +344,18 @@ def required_graphs(kind: str, capabilities: Iterable[str], images: bool = True)
 
 def token_capabilities(
     layout: TokenLayout,
-    plan_value: bool,
     refine: bool,
     guidance: bool,
     sampling: bool,
     camera_dropout: bool = False,
     critique: bool = False,
 ) -> list[str]:
-    """Capabilities of a token network: edit, goals if its layout has them, plan_value if it has that head, refine if it
-    has an expert that corrects plans without a goal, guidance and sampling if the backend supports them, camera_dropout
-    if it was trained with it, and critique if its expert reads one.
+    """Capabilities of a token network: edit, goals if its layout has them, refine if it has an expert that corrects
+    plans without a goal, guidance and sampling if the backend supports them, camera_dropout if it was trained with it,
+    and critique if its expert reads one.
     """
     optional = {
         "goals": bool(layout.goal),
-        "plan_value": plan_value,
         "refine": refine and not (critique and layout.goal),  # with goals, an expert that reads a critique is AutoEdit
         "guidance": guidance,
         "sampling": sampling,

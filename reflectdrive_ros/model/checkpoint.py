@@ -34,9 +34,9 @@ from ..infra.files import MODEL_BYTES, open_limited, sha256_of, write_atomic
 from .card import LAYOUT, RENDERED, SCENE_ENCODER, GraphCard, GraphError, token_capabilities
 from .token.net import TokenNet, TokenNetConfig
 
-FORMAT = "reflectdrive.token_net.3"
-EXPERT_FORMAT = "reflectdrive.token_expert.1"
-EXPERT_PARAMETERS = ("refiner.", "critique_", "plan_value_")  # of a network, those that its draft has no use for
+FORMAT = "reflectdrive.token_net.4"
+EXPERT_FORMAT = "reflectdrive.token_expert.2"
+EXPERT_PARAMETERS = ("refiner.", "critique_")  # of a network, those that its draft has no use for
 CARD = "card.json"
 SHOWN = 8  # names listed of those that are wrong
 Net = TypeVar("Net", bound=nn.Module)
@@ -66,14 +66,12 @@ FIELDS = {  # of TokenNetConfig in a weights file
     "route_at_m": array(number(0.0, 1e4), 0, 1000),
     "layout": LAYOUT,
     "goal_hidden": WIDTH,
-    "plan_value": flag,
     "table_stride": whole(1, 64),
-    "refine": {"layers": whole(0, 256), **dict.fromkeys(("own_norm", "own_heads", "own_prompt"), flag)},
-    "images": maybe(flag),
+    "refine_layers": whole(0, 256),
+    "images": flag,
     "scene": maybe(SCENE_ENCODER),
-    "critique": maybe(whole(0, 1 << 10)),
+    "critique": whole(0, 1 << 10),
 }
-LATER_FIELDS = {"images", "scene", "critique", "frame"}  # files that lack them have the defaults
 
 
 class CheckpointError(UserError):
@@ -127,8 +125,7 @@ def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) ->
     """Capabilities of weights: torch can do all that the network has parts for."""
     return token_capabilities(
         config.layout,
-        config.plan_value,
-        config.refine.layers > 0,
+        config.refine_layers > 0,
         True,
         True,
         camera_dropout=camera_dropout,
@@ -267,7 +264,7 @@ def network_of(make: Callable[[Config], Net], config: Config, tensors: Mapping[s
 
 def _dataclass_of(kind: Any, values: Mapping[str, Any]) -> Any:
     hints = get_type_hints(kind)
-    unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values) - LATER_FIELDS)
+    unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
     if unknown or missing:
         raise ValueError(f"{kind.__name__} has unknown {unknown} and missing {missing} entries")
     return kind(**{name: _value_of(hints[name], value) for name, value in values.items()})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 FOLDER = Path(__file__).resolve().parent
 PARTS = {  # a script names others
@@ -22,3 +26,14 @@ def page(name: str) -> str:
         if placeholder in text:
             text = text.replace(placeholder, (FOLDER / file).read_text(encoding="utf-8"), 1)
     return text
+
+
+def tile(value: str, unit: str, meaning: str) -> str:
+    """A number with its unit above its meaning."""
+    small = f"<small>{unit}</small>" if unit else ""
+    return f'<div class="tile"><b>{html.escape(value)}{small}</b><i>{html.escape(meaning)}</i></div>'
+
+
+def round_list(values: Any, digits: int) -> Any:
+    """Nested lists of the numbers of an array, for the JSON of a page."""
+    return np.round(np.asarray(values, float), digits).tolist()

@@ -7,7 +7,7 @@ repairs, finishes and checks what it proposes; a generator does none of this.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -43,7 +43,6 @@ class Candidates:
     ids: Array | Sequence[Array | None] | None = None  # (M, T) int32 tokens, of a token network
     token_search: TokenSearch | None = None  # None: a repair brakes only
     trace: Callable[[int], TokenTrace | None] | None = None  # how the plan of an index was decoded
-    scores: Array = field(default_factory=lambda: np.zeros(0))  # (M,) predicted by the network, where it ranked by them
     notes: tuple[str, ...] = ()  # sentences on inputs that were replaced, cut or ignored
     full_step_reason: str = ""  # empty after a lite step
     memory: object = None  # state of the generator for its next step, in its own type

@@ -61,12 +61,10 @@ def goals_to_draft(
     prefilled: Prefilled, observation: Observation, planner_context: PlannerContext
 ) -> tuple[Array, Array]:
     """Token sequences (M, T) that hold a goal each, and its log-probabilities (M,): all goals if their plans can be
-    scored or are ranked by the network, else one."""
-    settings = planner_context.config.reflectdrive2
-    network = token_network("reflectdrive2", planner_context)
-    by_value = settings.rank_plans and "plan_value" in network.capabilities
-    if planner_context.config.pipeline.select if can_score(observation) else by_value:
+    scored, else one."""
+    config = planner_context.config
+    if config.pipeline.select and can_score(observation):
         return prefilled.actions[prefilled.valid], prefilled.goal_log_probs[prefilled.valid]
-    goals = network.layout.decode_goal(prefilled.actions)
-    chosen = select_goal(goals, prefilled.goal_log_probs, prefilled.valid, observation.ego, settings)
+    goals = token_network("reflectdrive2", planner_context).layout.decode_goal(prefilled.actions)
+    chosen = select_goal(goals, prefilled.goal_log_probs, prefilled.valid, observation.ego, config.reflectdrive2)
     return prefilled.actions[[chosen]], prefilled.goal_log_probs[[chosen]]

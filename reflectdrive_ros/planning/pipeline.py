@@ -198,7 +198,7 @@ def finish(
     relaxed = points if keeps_trajectory else relax_profile(points, safety_context)
     others = [index for index in range(len(candidates.points)) if index != source]
     published = np.stack([relaxed, *candidates.points[others]])
-    scores = candidates.scores[[source, *others]] if len(candidates.scores) else np.zeros(0)
+    scores = np.zeros(0)
     if others and can_score(observation):
         scores = score_candidates(safety_context, published).scores
         order = np.concatenate([[0], 1 + np.argsort(-scores[1:], kind="stable")])

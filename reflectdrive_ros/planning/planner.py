@@ -89,8 +89,8 @@ class Network(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the network can do beyond drafts, as its card says: goals, edit, sampling, plan_value, refine,
-        guidance, critique."""
+        """What the network can do beyond drafts, as its card says: goals, edit, sampling, refine, guidance,
+        critique."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
@@ -124,10 +124,6 @@ class Network(Protocol):
         """Complete sequences (M, T) corrected by the expert in one pass, and the probability (M, T) of each id.
         Capability refine, or critique: then with the critiques (M, points, channels) of the plans
         (`planning.critique`)."""
-        ...
-
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        """Predicted driving scores (M,), 0 to 1, of complete sequences (M, T). Capability plan_value."""
         ...
 
     def unconditional(self, inputs: ModelInputs) -> Any:
@@ -174,9 +170,6 @@ class NetworkWrapper:
 
     def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
         return self._network.refine(context, actions, critique)
-
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        return self._network.plan_values(context, actions)
 
     def unconditional(self, inputs: ModelInputs) -> Any:
         return self._network.unconditional(inputs)

@@ -58,7 +58,7 @@ def write_index(summary: Numbers, path: Path) -> None:
     parts = {
         "__TITLE__": html.escape(f"reflectdrive replay: {summary['planner']} on {len(summary['bags'])} bags"),
         "__ORIGIN__": html.escape(" · ".join(origin)),
-        "__TILES__": "".join(_tile(*tile) for tile in _tiles(summary)),
+        "__TILES__": "".join(pages.tile(*tile) for tile in _tiles(summary)),
         "__HEAD__": "".join(f"<th>{html.escape(name)}</th>" for name in ("bag", *COLUMNS[2:])),
         "__ROWS__": "".join(_row(one, link=True) for one in summary["bags"]),
         "__TOTAL__": _row({**summary, "name": "total"}, link=False),
@@ -85,11 +85,6 @@ def _tiles(summary: Numbers) -> list[tuple[str, str, str]]:
         (_format(summary["interventions_share"], 1, 100.0), "%", "of plans not the planner's own"),
         (_format(latency["p99"], 1), "ms", f"latency p99, p50 {_format(latency['p50'], 1)} ms"),
     ]
-
-
-def _tile(value: str, unit: str, meaning: str) -> str:
-    small = f"<small>{unit}</small>" if unit else ""
-    return f'<div class="tile"><b>{html.escape(value)}{small}</b><i>{html.escape(meaning)}</i></div>'
 
 
 def _row(one: Numbers, *, link: bool) -> str:

@@ -78,11 +78,11 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         },
         "road_height": record.road_height_m,
         "routes": _routes(record, begin),
-        "road": [_round(ring, 2) for ring in _rings(record) if _near(record.driven_path, ring)],
+        "road": [pages.round_list(ring, 2) for ring in _rings(record) if _near(record.driven_path, ring)],
         "world": None if record.drive is None else _world(record.drive, numbers, begin),
         "driven": {
-            "t": _round((record.driven_stamps_ns - begin) * 1e-9, 3),
-            "p": _round(record.driven_path, 3),
+            "t": pages.round_list((record.driven_stamps_ns - begin) * 1e-9, 3),
+            "p": pages.round_list(record.driven_path, 3),
         },
         "candidates": candidate_table(numbers["candidates"]) if "candidates" in numbers else [],
         "statuses": statuses,
@@ -93,7 +93,7 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
 
 def _routes(record: ReplayRecord, begin_ns: int) -> list[Any]:
     routes = record.routes or (((begin_ns, record.route),) if len(record.route) else ())
-    return [[round((stamp_ns - begin_ns) * 1e-9, 3), _round(route[:, :2], 2)] for stamp_ns, route in routes]
+    return [[round((stamp_ns - begin_ns) * 1e-9, 3), pages.round_list(route[:, :2], 2)] for stamp_ns, route in routes]
 
 
 def _rings(record: ReplayRecord) -> Sequence[Array]:
@@ -165,10 +165,6 @@ def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _round(values: Any, digits: int) -> Any:
-    return np.round(np.asarray(values, float), digits).tolist()
-
-
 def _slowest(latencies: dict[str, dict[str, float]]) -> str:
     return max(latencies, key=lambda stage: latencies[stage]["p50"], default="")
 
@@ -178,9 +174,9 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
     return {
         "t": round((frame.stamp_ns - begin_ns) * 1e-9, 4),
         "clock": _clock(frame.stamp_ns),
-        "ego": _round(frame.map_from_ego, 4),
+        "ego": pages.round_list(frame.map_from_ego, 4),
         "v": round(float(frame.speed_mps), 3),
-        "plan": _round(np.column_stack([frame.plan_poses, frame.plan_speeds, frame.heights_above_plane]), 3),
+        "plan": pages.round_list(np.column_stack([frame.plan_poses, frame.plan_speeds, frame.heights_above_plane]), 3),
         "dt": frame.dt_s,
         "verdict": int(frame.verdict),
         "source": int(frame.source),
@@ -191,8 +187,8 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "agents": [
             [*pose, *size, kind]
             for pose, size, kind in zip(
-                _round(frame.agent_poses, 2),
-                _round(frame.agent_sizes, 2),
+                pages.round_list(frame.agent_poses, 2),
+                pages.round_list(frame.agent_sizes, 2),
                 frame.agent_kinds.tolist(),
                 strict=True,
             )
@@ -217,7 +213,7 @@ def _draft(frame: ReplayFrame) -> dict[str, Any]:
     """The draft in the ego frame and its corrections; nothing for a plan without tokens."""
     if not len(frame.draft):
         return {}
-    return {"draft": _round(frame.draft, 2), "corrections": correction_rows(frame.corrections)}
+    return {"draft": pages.round_list(frame.draft, 2), "corrections": correction_rows(frame.corrections)}
 
 
 def _alternatives(frame: ReplayFrame) -> dict[str, Any]:
@@ -226,7 +222,7 @@ def _alternatives(frame: ReplayFrame) -> dict[str, Any]:
     own = poses_at_score_times(geometry.compose(geometry.invert(frame.map_from_ego), frame.plan_poses), frame.dt_s)
     gaps_m = np.linalg.norm((frame.alternatives - own)[:, :, :2], axis=-1)  # (P, 40)
     others = frame.alternatives[gaps_m.max(axis=1, initial=0.0) > ALTERNATIVE_MIN_M, step - 1 :: step, :2]
-    return {"others": _round(others, 2)} if len(others) else {}
+    return {"others": pages.round_list(others, 2)} if len(others) else {}
 
 
 # --- images --------------------------------------------------------------------------------------------------------
@@ -259,10 +255,10 @@ def _image(record: ReplayRecord, image: ReplayImage) -> dict[str, Any]:
         "t": round((image.stamp_ns - begin_ns) * 1e-9, 4),
         "width": image.width,
         "height": image.height,
-        "k": _round(image.pixels_from_camera.ravel(), 4),
+        "k": pages.round_list(image.pixels_from_camera.ravel(), 4),
         "distortion": [float(value) for value in image.distortion],
-        "camera_from_ego": _round(image.camera_from_ego.ravel(), 6),
-        "ego": _round(ego, 4),
+        "camera_from_ego": pages.round_list(image.camera_from_ego.ravel(), 6),
+        "ego": pages.round_list(ego, 4),
         "jpeg": base64.b64encode(_jpeg(image)).decode("ascii"),
     }
 

@@ -192,7 +192,7 @@ def trajectory_of(
     x, y, _, qx, qy, qz, qw = numbers[:7]
     if (np.square(numbers[3:7]).sum(axis=0) < 0.25).any():
         raise BadMessage("it has a pose without orientation: check its generator")
-    headings = np.arctan2(2.0 * (qw * qz + qx * qy), 1.0 - 2.0 * (qy**2 + qz**2))
+    headings = geometry.headings_from_quaternions(qx, qy, qz, qw)
     poses = geometry.compose(geometry.invert(ego.map_from_ego), np.stack([x, y, headings], axis=-1))
     times_s = points["sec"] + 1e-9 * points["nanosec"]
     if len(points) > 1 and not times_s.any():

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..core.domain import Array
 from ..features.cameras import Camera
-from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..features.images import InputSpec, ModelInputs, WordTokenizer
 from ..model.card import SCENE, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled
 from .feature_cache import FeatureCache
@@ -43,13 +43,11 @@ StepOutput = tuple[Array, Array]  # ids (M, T), and their probabilities
 TensorSpec = tuple[np.dtype, Sequence[int | str]]  # element type and shape of a tensor; a size that is free has a name
 
 
-def input_spec(card: GraphCard, tokenizer: Tokenizer | None = None) -> InputSpec:
-    """The network's input format; `tokenizer` is for networks without words of their own. Raises GraphError."""
+def input_spec(card: GraphCard) -> InputSpec:
+    """The network's input format. Raises GraphError."""
     spec = card.model["inputs"]
-    if tokenizer is None and not spec["words"]:
-        raise GraphError(f"{card.path}: the network has no vocabulary; give the tokenizer it was trained with")
     try:
-        tokenizer = tokenizer or WordTokenizer(spec["words"])
+        tokenizer = WordTokenizer(spec["words"])
     except ValueError as fault:
         raise GraphError(f"{card.path} has wrong inputs.words: {fault}") from None
     return InputSpec(

@@ -32,7 +32,7 @@ import onnxruntime as ort
 
 from ..core.domain import Array
 from ..core.tokens import Round
-from ..features.images import ModelInputs, Tokenizer
+from ..features.images import ModelInputs
 from ..features.vectors import VectorInputs
 from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
@@ -65,9 +65,7 @@ class OrtNetwork:
     kind: Literal["token"] = "token"
     concurrent = True  # a scene may be read while steps run on another
 
-    def __init__(
-        self, card: GraphCard, threads: int = 1, device: str = "auto", tokenizer: Tokenizer | None = None
-    ) -> None:
+    def __init__(self, card: GraphCard, threads: int = 1, device: str = "auto") -> None:
         """device: as `model.device`. Raises GraphError for graphs that cannot be used."""
         if card.precision == "bf16":
             raise GraphError(
@@ -79,7 +77,7 @@ class OrtNetwork:
         self.layout = card.layout()
         self.capabilities = card.capabilities
         self._card, self.goal_choice = card, GoalChoice.of(card)
-        self.inputs = input_spec(card, tokenizer)
+        self.inputs = input_spec(card)
         self._sequences: int | None = card.model["action_sequences"]
         self._graphs = {name: self._graph(card, name, device, threads) for name in card.files}
         self._feature_cache = make_feature_cache(card, self._encode_views)
@@ -150,15 +148,6 @@ class OrtNetwork:
             return run_batched(call, actions[indices], self._sequences, *critiques)
 
         return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
-
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        flags = {"limit": np.array(0, np.int64), "edit": np.array(False, np.bool_)}
-
-        def call(ids: Array) -> tuple[Array, Array]:
-            out = self._run("step", ids, flags, context)
-            return out["written"].numpy()[0], out["plan_value"].numpy()[0]
-
-        return run_batched(call, actions, self._sequences)[1]
 
     def unconditional(self, inputs: ModelInputs) -> Any:
         return self.prefill(replace(inputs, text=np.full_like(inputs.text, self.inputs.tokenizer.pad_id)))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.domain import Array
 from ..features.cameras import rig
-from ..features.images import InputSpec, ModelInputs, Tokenizer, WordTokenizer
+from ..features.images import InputSpec, ModelInputs, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
@@ -42,13 +42,12 @@ class TorchNetwork:
         net: TokenNet,
         device: str = "cpu",
         decoding: Decoding | None = None,
-        tokenizer: Tokenizer | None = None,
         mode: CudaMode = DEFAULT_MODE,
     ) -> None:
-        """`tokenizer` is for networks without words of their own, `mode` says how steps run on a GPU."""
+        """`mode` says how steps run on a GPU. Raises CheckpointError for a network without words."""
         config = net.config
-        if tokenizer is None and not config.words:
-            raise CheckpointError("the network has no vocabulary: give the tokenizer it was trained with")
+        if not config.words:
+            raise CheckpointError("the network has no vocabulary: set model.file to trained weights")
         self._net = net.to(device).eval()
         self._device = torch.device(device)
         self.backend_description = f"torch {torch.__version__} on {device}"
@@ -66,7 +65,7 @@ class TorchNetwork:
             config.vision.width,
             config.vision.height,
             config.text_length,
-            tokenizer or WordTokenizer(config.words),
+            WordTokenizer(config.words),
             config.cameras if config.images else 0,
             config.instants,
             config.ego_scale,
@@ -131,10 +130,6 @@ class TorchNetwork:
         critiques = None if critique is None else self._batch(critique.astype(np.float32))
         written, confidence = rollout.refine(self._net, self._batch(actions.astype(np.int64)), context, critiques)
         return _array(written).astype(np.int32), _array(confidence)
-
-    @torch.inference_mode()
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        return _array(rollout.plan_values(self._net, self._batch(actions.astype(np.int64)), context))
 
     def unconditional(self, inputs: ModelInputs) -> Any:
         """The context of the same scene with a text that is all padding."""

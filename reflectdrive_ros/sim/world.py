@@ -92,15 +92,12 @@ class WorldOptions:
 class World:
     """The closed loop. A process can hold one world at a time; use it as a context manager, or close it."""
 
-    def __init__(self, options: WorldOptions, vehicle: VehicleConfig | None = None, folder: Path | None = None) -> None:
-        """`folder` keeps the network's file; without one a temporary folder is used.
-
-        Raises RoadError for a map without a drivable route, SumoMissing without SUMO, TrafficError when SUMO fails.
-        """
+    def __init__(self, options: WorldOptions, vehicle: VehicleConfig | None = None) -> None:
+        """Raises RoadError for a map without a drivable route, SumoMissing without SUMO, TrafficError of SUMO."""
         self.options = options
         self.vehicle = vehicle or VehicleConfig()
-        self._scratch = tempfile.TemporaryDirectory() if folder is None else None
-        network_folder = Path(self._scratch.name) if self._scratch else Path(str(folder))
+        self._scratch = tempfile.TemporaryDirectory()
+        network_folder = Path(self._scratch.name)
         if options.map_file is not None:
             self.road_map: RoadMap = road_file.load(options.map_file, network_folder, options.max_limit_mps)
         else:
@@ -359,8 +356,7 @@ class World:
     def close(self) -> None:
         """Ends the traffic; a second call does nothing."""
         self._traffic.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._scratch.cleanup()
 
     def __enter__(self) -> World:
         return self

@@ -47,7 +47,7 @@ class EditCandidates:
 def candidates_file(prompt_file: Path, net: TokenNet, about: Mapping[str, Any]) -> Path:
     """The file of the candidates of a network, next to the prompts that it reads. about: all else that they and their
     scores depend on."""
-    weights = hash_weights(net, lambda name: not name.startswith("plan_value_"))
+    weights = hash_weights(net)
     key = hashlib.sha256(json.dumps([FORMAT, weights, about], sort_keys=True).encode()).hexdigest()
     return prompt_file.with_suffix(f".candidates-{key[:12]}.npz")
 

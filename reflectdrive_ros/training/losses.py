@@ -47,7 +47,7 @@ STEP_M = 0.1  # of stored distances
 SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
 ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and the FFNs of action tokens
     *("slot", "norm.", "heading_", "x_head", "y_head"),
-    *("goal_", "value_", "plan_value_", "refiner.", "critique_"),
+    *("goal_", "value_", "refiner.", "critique_"),
 )
 
 
@@ -328,12 +328,6 @@ def plan_log_probs(log_probs: Tensor, plans: Tensor, counted: Tensor) -> Tensor:
         of_tokens = log_probs[:, state].gather(-1, plans.transpose(1, 2))  # (B, T, K)
         total = total + (of_tokens * counted[:, state, :, None]).sum(1)
     return total
-
-
-def plan_value_loss(value: Tensor, reward: Tensor) -> Tensor:
-    """Of predicted scores `value` (B, M), logits, of plans with rewards (B, M): cross-entropy, and 1 minus the expected
-    reward of a choice among the plans by them."""
-    return F.binary_cross_entropy_with_logits(value, reward) + 1.0 - (value.softmax(-1) * reward).sum(-1).mean()
 
 
 def token_loss(logits: Tensor, clean: Tensor, among: Tensor | None = None) -> Tensor:

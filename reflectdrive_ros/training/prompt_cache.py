@@ -51,8 +51,8 @@ def prompt_file(folder: Path, scenes_key: str, config: DataConfig, net: TokenNet
     return folder / f"prompts-{hashlib.sha256(key.encode()).hexdigest()[:12]}.npy"
 
 
-def hash_weights(net: TokenNet, counts: Callable[[str], bool]) -> str:
-    """SHA-256 of the parameters whose names count."""
+def hash_weights(net: TokenNet, counts: Callable[[str], bool] = lambda name: True) -> str:
+    """SHA-256 of the parameters whose names count; all by default."""
     weights = hashlib.sha256()
     for name, parameter in net.named_parameters():
         if counts(name):

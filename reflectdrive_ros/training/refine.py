@@ -27,7 +27,7 @@ from ..model.token import ops
 from ..model.token.net import TokenNet
 from . import trainer
 from .edit_candidates import EditCandidates
-from .losses import Batch, choice_loss, distinct_plans, plan_log_probs, plan_value_loss, prompt_keys_values
+from .losses import Batch, choice_loss, distinct_plans, plan_log_probs, prompt_keys_values
 from .settings import RefineLossConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
@@ -35,7 +35,7 @@ from .trainer import Clock, Reporter, Trainer
 
 TEMPERATURE = 0.05  # of the weights of the candidates in the cross-entropy: 5 points of the score count e times
 CRITIQUE_DROPOUT = 0.1  # share of scenes without a critique, as for a car that knows no objects or no road
-METRICS = ("edit", "imitation", "plan_value")
+METRICS = ("edit", "imitation")
 PANEL = ("reward_draft", "reward_chosen", "best", "changed")
 COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
 
@@ -70,14 +70,8 @@ class RefineLosses(nn.Module):
         losses = {
             "edit": choice_loss(log_probs, distinct, score),
             "imitation": weighted_cross_entropy(log_probs, distinct, score) / editable.sum(),
-            "plan_value": score.new_zeros(()),
         }
-        if self.config.plan_value:
-            with torch.no_grad():
-                hidden = net.hidden(plans, keys_values)
-            losses["plan_value"] = plan_value_loss(net.plan_value(hidden), score)
         total = losses["edit"] + self.config.imitation * losses["imitation"]
-        total = total + self.config.plan_value * losses["plan_value"]
         chosen = score.gather(1, log_probs.argmax(1, keepdim=True))
         changed = (logits.argmax(-1) != draft)[..., editable].float()
         panel = [score[:, 0], chosen, score.amax(1), changed]

@@ -143,14 +143,6 @@ def check_choices(config: TrainConfig | DiffusionTrainConfig, *named: tuple[str,
 
 
 @dataclass(frozen=True)
-class PlanRewardConfig:
-    """Rewards of pairs of plans around the predicted one (`plan_changes`)."""
-
-    weight: float = setting(0.0, "weight of the loss by reward; 0: imitation only", 0.0, 1e4)
-    plans: int = setting(24, "pairs of plans sampled around the predicted one per scene", 1, 256)
-
-
-@dataclass(frozen=True)
 class RlConfig:
     """Plans that are scored, and the weights of the losses."""
 
@@ -249,10 +241,8 @@ class RefineLossConfig:
     """Measures of the expert that corrects plans, the plans that it learns from, and its losses."""
 
     layers: int = setting(1, "last layers of the network that the expert copies", 1, 256)
-    own_heads: bool = setting(False, "heads of its own, else the generator's")
     variants: int = setting(16, "pairs of smooth variants of a plan, of draft and corrected plan together", 2, 256)
     imitation: float = setting(0.02, "weight of the cross-entropy with the candidates of the best scores", 0.0, 100.0)
-    plan_value: float = setting(0.0, "weight of the loss of the plan value, the score of a finished plan", 0.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -353,12 +343,10 @@ RESUMABLE_SECTIONS = (
 )  # may change when a run is resumed; all other settings determine the result
 
 
-def differences(
-    config: TrainConfig | DiffusionTrainConfig, other: Mapping[str, Any], free: Sequence[str] = RESUMABLE_SECTIONS
-) -> list[str]:
-    """Dotted names of settings that differ in `other`, an `asdict`, without the sections `free`."""
+def differences(config: TrainConfig | DiffusionTrainConfig, other: Mapping[str, Any]) -> list[str]:
+    """Dotted names of settings that differ in `other`, an `asdict`, without RESUMABLE_SECTIONS."""
     names = _differences(dataclasses.asdict(config), other, "")
-    return [name for name in names if name.split(".")[0] not in free]
+    return [name for name in names if name.split(".")[0] not in RESUMABLE_SECTIONS]
 
 
 def _differences(mine: Any, other: Any, prefix: str) -> list[str]:

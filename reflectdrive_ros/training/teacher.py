@@ -80,7 +80,7 @@ def plans_of(teacher: TokenNet, batch: Batch, layout: TokenLayout) -> Array:
     own_route = torch.from_numpy(encode_route(roads, config.layout.codebook)).to(route.device)
     greedy = decode_greedily(teacher, replace(batch, route=own_route), GoalRules(), 1)
     plans = greedy.plans
-    if config.refine.layers:
+    if config.refine_layers:
         plans = rollout.refine(teacher, plans, greedy.keys_values).actions
     waypoints = config.layout.decode(plans[:, 0].cpu().numpy())
     if layout.frame == "route":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,6 @@ from ..infra.files import lock_folder
 from ..infra.provenance import provenance
 from ..infra.signals import defer_signals
 from ..infra.storage import location
-from ..model.token.moe import RefineConfig as ExpertConfig
 from ..model.token.net import TokenNetConfig
 from ..model.token.rollout import default_decoding
 from ..planning.critique import CRITIQUE_CHANNELS
@@ -42,7 +42,6 @@ from .data import Source, VectorRows, batches, shape_of, unknown_sentences, with
 from .edit_candidates import EditCandidates
 from .fabric import launch_fabric
 from .goal_scores import GoalScores
-from .losses import Batch
 from .prompt_cache import PromptCache
 from .rewards import PlanScorer, RewardPool
 from .run_log import RunLog
@@ -240,11 +239,7 @@ def _check_network(folder: Path, network: TokenNetConfig, config: RlTrainConfig)
             f"network {config.network} has no goals, but rl.goals is {config.rl.goals} and rl.decision "
             f"{config.rl.decision}: set rl.goals to 1 and rl.decision to 0"
         )
-    other = [
-        name
-        for name, value in vars(network).items()
-        if name != "plan_value" and getattr(config_of_weights, name) != value
-    ]
+    other = [name for name, value in vars(network).items() if getattr(config_of_weights, name) != value]
     if other:
         raise StateError(
             f"{folder} holds another network than the setting `network` names ({', '.join(other)} differ): "
@@ -256,8 +251,8 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
     """The network of a folder, with the expert of the settings. Raises StateError for a network of another layout,
     ConfigError for an expert of more layers than it can copy.
 
-    It keeps a plan value, and gets one if the run trains it. AutoEdit, the expert of a network with goals, reads a
-    critique of the plan; the refinement of DriveFine does if its network reads the scene.
+    AutoEdit, the expert of a network with goals, reads a critique of the plan; the refinement of DriveFine does if its
+    network reads the scene.
     """
     generator, settings = train_state.load_network(folder).config, config.refine
     if replace(generator.layout, edit_goal=network.layout.edit_goal) != network.layout:
@@ -272,9 +267,8 @@ def _refined_network(folder: Path, network: TokenNetConfig, config: RefineTrainC
         )
     return replace(
         generator,
-        plan_value=generator.plan_value or settings.plan_value > 0.0,
         critique=CRITIQUE_CHANNELS if generator.layout.goal or generator.scene else 0,
-        refine=ExpertConfig(settings.layers, True, settings.own_heads, False),
+        refine_layers=settings.layers,
     )
 
 
@@ -324,15 +318,11 @@ def _prompts(
     if init_from is None:
         raise ConfigError("data.prompt_cache needs a network that encodes prompts already: give one with --init-from")
     net = train_state.initial_network(network, init_from, config.seed).to(fabric.device)
-    once = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
-    source = Source(scenes, once, network.layout, config.seed, vectors=vectors)
+    source = _unaugmented(config, network, scenes, vectors)
     folder = cache.cache_folder(location(sources.sets[0]), shape_of(network))
-    file = prompt_cache.prompt_file(folder, scenes.key, once, net, config.seed)
+    file = prompt_cache.prompt_file(folder, scenes.key, source.config, net, config.seed)
     count, targets = len(scenes), None
-
-    def encoded() -> Generator[Batch]:
-        return batches(source, 0, 0, 1)
-
+    encoded = partial(batches, source, 0, 0, 1)
     preparation = runs.show_preparation(errors, "encoding the prompts of scenes")
     with fabric.rank_zero_first(), preparation as progress, fabric.autocast():
         prompts = prompt_cache.build_prompt_cache(file, count, encoded, net, fabric.device, progress)
@@ -356,17 +346,24 @@ def _candidates(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Cons
     assert prompts is not None
     assert job.init_from is not None
     net = train_state.initial_network(network, job.init_from, config.seed).to(fabric.device)
-    once = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
-    source = Source(job.scenes, once, network.layout, config.seed, None, prompts, vectors=job.vectors)
+    once_batches = partial(batches, _unaugmented(config, network, job.scenes, job.vectors, prompts), 0, 0, 1)
     about = {"variants": config.refine.variants, "precision": config.device.precision}
-
-    def once_batches() -> Generator[Batch]:
-        return batches(source, 0, 0, 1)
-
     file, count = edit_candidates.candidates_file(prompts.file, net, about), len(job.scenes)
     preparation = runs.show_preparation(errors, "drafting and scoring plans of scenes")
     with fabric.rank_zero_first(), preparation as progress, fabric.autocast(), _reward_pool(sources, job) as pool:
         return edit_candidates.build_candidates(file, count, once_batches, net, pool, config.refine.variants, progress)
+
+
+def _unaugmented(
+    config: TrainConfig,
+    network: TokenNetConfig,
+    scenes: CachedSet,
+    vectors: VectorRows | None,
+    prompts: PromptCache | None = None,
+) -> Source:
+    """The scenes with the augmentation of cached prompts, the same in every pass."""
+    data = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
+    return Source(scenes, data, network.layout, config.seed, prompts=prompts, vectors=vectors)
 
 
 def _reward_pool(sources: RunSources, job: TokenJob) -> RewardPool:

@@ -12,7 +12,6 @@ import argparse
 import base64
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from chromium import CHROMIUM, run
 from scipy.ndimage import gaussian_filter1d
 
 from reflectdrive_ros.core import geometry
@@ -40,7 +40,6 @@ PAGE_MAX_BYTES = 3_000_000
 IMAGE_SIZES = ((400, 70), (320, 60), (240, 50))  # width in px and JPEG quality, the first that fits
 WINDOW = (1400, 1300)  # px
 SCREENSHOT = (1000, 85)  # width in px and JPEG quality
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DATA = re.compile(r'(<script id="data" type="application/json">)(.*?)(</script>)', re.DOTALL)
 OTHER_PLANNER = "/planning/other_planner/trajectory"
 OTHER_ACCELERATION_MPS2, OTHER_LATERAL_MPS2, OTHER_SPEED_MPS = 2.0, 2.5, 12.0
@@ -129,12 +128,11 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(words).names or names
     if unknown := sorted(set(chosen) - set(names)):
         parser.error(f"{unknown[0]} is no drive; expected {', '.join(names)}")
-    chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
-    if chromium is None:
+    if not CHROMIUM:
         print("chromium is not installed: the gallery has no screenshots", file=sys.stderr)
     for drive in DRIVES:
         if drive.name in chosen:
-            make(drive, chromium)
+            make(drive)
     entries = [entry for drive in DRIVES if (entry := ROOT / GALLERY / drive.name / "entry.json").exists()]
     content = [json.loads(entry.read_text(encoding="utf-8")) for entry in entries]
     (ROOT / GALLERY / "gallery.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -142,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make(drive: Drive, chromium: str | None) -> None:
+def make(drive: Drive) -> None:
     """The page of a drive, its screenshot and its entry of the gallery, in a folder of its own."""
     folder = GALLERY / drive.name
     if drive.name == "candidate":
@@ -158,8 +156,8 @@ def make(drive: Drive, chromium: str | None) -> None:
     page = ROOT / folder / "report.html"
     content, plan = shrink(page.read_text(encoding="utf-8"), drive)
     page.write_text(content, encoding="utf-8")
-    if chromium is not None:
-        screenshot(chromium, f"{page.as_uri()}#plan={plan}", page.with_suffix(".jpg"))
+    if CHROMIUM:
+        screenshot(f"{page.as_uri()}#plan={plan}", page.with_suffix(".jpg"))
     entry = {"name": drive.name, "title": drive.title, "text": drive.text, "plan": plan}
     entry["command"] = " ".join(["reflectdrive", *command])
     (ROOT / folder / "entry.json").write_text(json.dumps(entry) + "\n", encoding="utf-8")
@@ -202,12 +200,10 @@ def resize(jpeg: str, width: int, quality: int) -> str:
     return base64.b64encode(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]).decode("ascii")
 
 
-def screenshot(chromium: str, url: str, target: Path) -> None:
+def screenshot(url: str, target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder, "page.png")
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=5000"]
-        flags += [f"--window-size={WINDOW[0]},{WINDOW[1]}", f"--user-data-dir={folder}/profile"]
-        subprocess.run([chromium, *flags, f"--screenshot={image}", url], check=True, capture_output=True, timeout=120.0)
+        run(url, Path(folder), f"--window-size={WINDOW[0]},{WINDOW[1]}", f"--screenshot={image}")
         pixels = cv2.imread(str(image))
     width, quality = SCREENSHOT
     size = (width, round(pixels.shape[0] * width / pixels.shape[1]))

@@ -2,7 +2,8 @@
 
 The layers below are shared with the generator, and gradients stop at the expert: training it does not change the
 generator, whose outputs stay equal to the last bit (DriveFine, section 3.2). It reads a plan without masks and predicts
-all of its tokens. `RefineConfig` names what it has of its own; the paper leaves norm, heads and prompt open.
+all of its tokens. It has a final norm of its own, and the generator's heads, keys and values of the prompt; the paper
+leaves these open.
 
 A logit of its own is added to the present token and, less, to the bins beside it (`keep`). The expert then begins with
 keeping the plan, and learns what to change; without it, it would first have to learn to copy tokens of 0.05 m.
@@ -11,49 +12,29 @@ keeping the plan, and learns what to change; without it, it would first have to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ...core.tokens import TokenLayout
 from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfig
-from .axis import make_head
 
 KEEP_LOGIT, KEEP_BINS = 4.0, 15  # of the present token at the start; it falls to 0 over so many bins
 
 
-@dataclass(frozen=True)
-class RefineConfig:
-    """Measures of the refinement expert."""
-
-    layers: int = 0  # copied last layers; 0: no expert
-    own_norm: bool = True  # a final norm of its own, else the generator's
-    own_heads: bool = True  # heads of its own, else the generator's
-    own_prompt: bool = False  # its layers encode the prompt too, else they use the generator's keys and values
-
-
 class RefineExpert(nn.Module):
-    """Layers, norm and heads of the expert."""
+    """Layers and norm of the expert, for sequences of `length` tokens."""
 
-    def __init__(self, config: RefineConfig, transformer: TransformerConfig, layout: TokenLayout, stride: int) -> None:
+    def __init__(self, layers: int, transformer: TransformerConfig, length: int) -> None:
         super().__init__()
-        self.config = config
-        self.layers = nn.ModuleList(
-            DecoderLayer(transformer, encodes_prompt=config.own_prompt) for _ in range(config.layers)
-        )
-        self.keep = nn.Parameter(torch.full((layout.length,), KEEP_LOGIT))
-        if config.own_norm:
-            self.norm = RmsNorm(transformer.width, transformer.norm_eps)
-        if config.own_heads:
-            for axis in layout.axes:
-                self.add_module(f"{axis.name}_head", make_head(axis, transformer.width, stride))
+        self.layers = nn.ModuleList(DecoderLayer(transformer, encodes_prompt=False) for _ in range(layers))
+        self.keep = nn.Parameter(torch.full((length,), KEEP_LOGIT))
+        self.norm = RmsNorm(transformer.width, transformer.norm_eps)
 
     @torch.no_grad()
     def copy_generator(self, net: nn.Module, keep: float) -> None:
         """Starts the expert as a copy of the generator's parts, which keeps the tokens that it reads by a logit."""
         theirs = dict(net.named_parameters())
-        skipped = len(net.layers) - self.config.layers  # type: ignore[arg-type]
+        skipped = len(net.layers) - len(self.layers)  # type: ignore[arg-type]
         nn.init.constant_(self.keep, keep)
         for name, parameter in self.named_parameters():
             if name == "keep":

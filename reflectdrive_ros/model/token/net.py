@@ -45,7 +45,7 @@ from ..layers import DecoderLayer, KeysValues, RmsNorm, Tables, TransformerConfi
 from ..scene_encoder import Encoder, SceneCondition, SceneEncoderConfig, VectorTensors, features_of_route, normalize
 from ..vision import Projector, VisionConfig, VisionEncoder
 from .axis import SplineHead, TableHead, make_embedding, make_head
-from .moe import KEEP_LOGIT, RefineConfig, RefineExpert
+from .moe import KEEP_LOGIT, RefineExpert
 
 MASKED_LOGIT = -1e9  # logit of what cannot be
 EGO_VALUES = 3  # speed, acceleration, yaw rate; one prompt token each
@@ -62,14 +62,13 @@ class TokenNetConfig:
     instants: int = 2
     text_length: int = 16
     text_vocabulary: int = 64
-    words: tuple[str, ...] = ()  # of the own vocabulary, in order; empty where a tokenizer file is used
+    words: tuple[str, ...] = ()  # of the vocabulary, in order
     ego_scale: tuple[float, float, float] = (10.0, 3.0, 0.5)  # m/s, m/s^2, rad/s that count as 1
     route_at_m: tuple[float, ...] = (*(3.0 * k for k in range(1, 17)), 54.0, 62.0, 70.0, 80.0)  # along it
     layout: TokenLayout = field(default_factory=TokenLayout)
     goal_hidden: int = 128
-    plan_value: bool = False  # whether it predicts the driving score of a finished plan
     table_stride: int = 1  # bins per row of the tables of the axes; above 1 the rows between are interpolated
-    refine: RefineConfig = field(default_factory=RefineConfig)
+    refine_layers: int = 0  # last layers that the refinement expert has copies of; 0: no expert
     images: bool = True  # whether it reads cameras
     scene: SceneEncoderConfig | None = None  # of the agents, static objects and lanes that it reads
     critique: int = 0  # numbers per waypoint of the critique of a plan that edits read (planning/critique.py)
@@ -83,14 +82,14 @@ class TokenNetConfig:
             raise ValueError(f"TokenNetConfig.words holds {len(self.words)} words for {self.text_vocabulary} rows")
         if self.table_stride < 1:
             raise ValueError(f"TokenNetConfig.table_stride is {self.table_stride}, expected at least 1")
-        if not 0 <= self.refine.layers < self.transformer.layers:
+        if not 0 <= self.refine_layers < self.transformer.layers:
             raise ValueError(
-                f"TokenNetConfig.refine.layers is {self.refine.layers}, expected 0 (no refinement expert) or fewer "
+                f"TokenNetConfig.refine_layers is {self.refine_layers}, expected 0 (no refinement expert) or fewer "
                 f"than the {self.transformer.layers} layers of the network"
             )
-        if self.critique and not self.refine.layers:
+        if self.critique and not self.refine_layers:
             raise ValueError(
-                f"TokenNetConfig.critique is {self.critique}, but refine.layers is 0: the expert reads the critique"
+                f"TokenNetConfig.critique is {self.critique}, but refine_layers is 0: the expert reads the critique"
             )
 
     @property
@@ -106,11 +105,6 @@ class TokenNetConfig:
         """Tokens of the prompt that are no images."""
         scene = 0 if self.scene is None else self.scene.elements + 1
         return self.text_length + EGO_VALUES + scene + len(self.route_at_m)
-
-    @property
-    def cached_layers(self) -> int:
-        """Layers whose keys and values of the prompt are kept."""
-        return self.transformer.layers + self.refine.layers * self.refine.own_prompt
 
     def clamp_to_range(self, actions: Tensor) -> Tensor:
         """Sequences (.., T) with every id clipped to the range of its head; masks stay masks."""
@@ -248,17 +242,13 @@ class TokenNet(nn.Module):
             self.critique_hidden = nn.Linear(config.critique, width)
             self.critique_out = nn.Linear(width, len(layout.axes) * width)
 
-        if config.plan_value:
-            self.plan_value_hidden = nn.Linear(3 * width, config.goal_hidden)
-            self.plan_value_head = nn.Linear(config.goal_hidden, 1)
-
         if config.scene is not None:
             self.scene_encoder = Encoder(config.scene)
             self.scene_condition = SceneCondition(config.scene)
             self.scene_projection = nn.Linear(config.scene.hidden, width)
 
-        if config.refine.layers:
-            self.refiner = RefineExpert(config.refine, config.transformer, layout, config.table_stride)
+        if config.refine_layers:
+            self.refiner = RefineExpert(config.refine_layers, config.transformer, layout.length)
 
         cos, sin = rotary_tables(
             config.prompt_length + layout.length, config.transformer.head_dim, config.transformer.rope_theta
@@ -290,7 +280,7 @@ class TokenNet(nn.Module):
                         depth = depths.get(name.partition(".")[0], len(self.layers))
                         scale *= (2 * depth) ** -0.5 if "layers" in name else 1.0
                     parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
-            if self.config.refine.layers:
+            if self.config.refine_layers:
                 self.start_expert()
 
     def start_expert(self) -> None:
@@ -343,26 +333,16 @@ class TokenNet(nn.Module):
         return PackedOutput(self.logits(hidden), hidden, keys_values, nothing, self.route_tokens(route))
 
     def encode(self, prompt: Tensor) -> tuple[KeysValues, ...]:
-        """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`; then that of a refinement expert
-        which encodes the prompt itself."""
+        """The KV cache of the prompt (B, P, width), equal to that of `forward_packed`."""
         length = prompt.shape[1]
         mask = torch.where(attention_mask(length, 0, self.config.layout.length, prompt.device), 0.0, MASKED_LOGIT)
         cos, sin = self.cos[:length], self.sin[:length]
-        refine, shared, cache = self.config.refine, prompt, list[KeysValues]()
-        top = max(refine.layers, 1)  # layers that the expert has copies of
-        for layer in self.layers[:-top]:
-            shared, keys_values = layer(shared, length, mask, cos, sin)
+        x, cache = prompt, list[KeysValues]()
+        for layer in self.layers[:-1]:
+            x, keys_values = layer(x, length, mask, cos, sin)
             cache.append(keys_values)
-        branches = [(self.layers[-top:], shared)]
-        if refine.layers and refine.own_prompt:
-            branches.append((self.refiner.layers, shared.detach()))
-        for layers, x in branches:
-            for layer in layers[:-1]:
-                x, keys_values = layer(x, length, mask, cos, sin)
-                cache.append(keys_values)
-            last = layers[-1]  # only its keys and values are needed
-            cache.append(last.self_attn.keys_values(last.input_layernorm(x), cos, sin))  # type: ignore[operator, union-attr]
-        return tuple(cache)
+        last = self.layers[-1]  # only its keys and values are needed
+        return *cache, last.self_attn.keys_values(last.input_layernorm(x), cos, sin)  # type: ignore[operator, union-attr]
 
     def packed_logits(self, inputs: PromptInputs, actions: Tensor) -> Tensor:
         """(B, R, T, bins) of actions (B, R, T)."""
@@ -383,19 +363,15 @@ class TokenNet(nn.Module):
 
         No gradient reaches the layers below it (DriveFine, section 3.2). Raises ValueError without an expert.
         """
-        config, count = self.config.refine, len(self.layers)
-        if not config.layers:
+        count = self.config.refine_layers
+        if not count:
             raise ValueError("the network has no refinement expert")
         tables = self._sequence_tables(keys_values)
         with torch.no_grad():
-            shared = self._through(self.layers[: -config.layers], self.action_embeddings(actions), keys_values, tables)
-        if config.own_prompt:
-            of_expert = keys_values[count:]
-        else:
-            of_expert = tuple((keys.detach(), values.detach()) for keys, values in keys_values[count - config.layers :])
+            shared = self._through(self.layers[:-count], self.action_embeddings(actions), keys_values, tables)
+        of_expert = tuple((keys.detach(), values.detach()) for keys, values in keys_values[-count:])
         x = self.refiner.hidden(self._with_critique(shared.detach(), critique), of_expert, *tables)
-        x = self.refiner.norm(x) if config.own_norm else self.norm(x)
-        logits = self.logits(x, self.refiner if config.own_heads else self)
+        logits = self.logits(self.refiner.norm(x))
         return logits + self.refiner.keep_logits(actions, logits.shape[-1])
 
     def _sequence_tables(self, keys_values: tuple[KeysValues, ...]) -> tuple[Tables, Tables]:
@@ -496,13 +472,12 @@ class TokenNet(nn.Module):
         of_tokens = torch.unflatten(embedded * critique[..., :1], -1, (len(axes), -1)).flatten(2, 3)
         return tokens + of_tokens.to(tokens.dtype)
 
-    def logits(self, hidden: Tensor, heads: nn.Module | None = None) -> Tensor:
-        """(.., T, bins) float32 of hidden (.., T, width): the axes by turns, each by its own head; `heads` holds those
-        of the refinement expert."""
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(.., T, bins) float32 of hidden (.., T, width): the axes by turns, each by its own head."""
         layout = self.config.layout
         points, sides = torch.unflatten(hidden, -2, (-1, len(layout.axes))), []
         for k, (axis, (low, high)) in enumerate(zip(layout.axes, layout.id_ranges, strict=True)):
-            head = getattr(heads or self, f"{axis.name}_head")
+            head = getattr(self, f"{axis.name}_head")
             reachable = head.logits(points[..., k, :], low, high).float()
             sides.append(F.pad(reachable, (low, layout.bins - 1 - high), value=MASKED_LOGIT))
         return torch.stack(sides, -2).flatten(-3, -2)
@@ -533,13 +508,6 @@ class TokenNet(nn.Module):
     def goal_value(self, hidden: Tensor) -> Tensor:
         """(B, R) goal-value logits from hidden (B, R, T, width) of sequences that hold one goal each."""
         value: Tensor = self.value_head(F.silu(self.value_hidden(self.pool_goal_features(hidden))))
-        return value[..., 0].float()
-
-    def plan_value(self, hidden: Tensor) -> Tensor:
-        """(B, R) logits of the driving score of complete plans, from hidden (B, R, T, width) of their sequences."""
-        half = hidden.shape[-2] // 2
-        parts = [hidden[..., :half, :].mean(-2), hidden[..., half:, :].mean(-2), hidden.amax(-2)]
-        value: Tensor = self.plan_value_head(F.silu(self.plan_value_hidden(torch.cat(parts, -1))))
         return value[..., 0].float()
 
     def pool_goal_features(self, hidden: Tensor) -> Tensor:

@@ -197,13 +197,6 @@ def sampled_step(
     return ops.unmask(actions, logits, layout, limit, torch.where(greedy, ops.replace_all(logits, layout)[0], samples))
 
 
-def plan_values(net: TokenNet, actions: Tensor, keys_values: tuple[KeysValues, ...]) -> Tensor:
-    """(B, M) predicted driving scores, 0 to 1, of complete sequences (B, M, T). Raises ValueError without that head."""
-    if not net.config.plan_value:
-        raise ValueError("the network has no plan value")
-    return net.plan_value(net.hidden(actions, keys_values)).sigmoid()
-
-
 def rollout(
     logits: Callable[[Tensor], Tensor],
     actions: Tensor,
@@ -264,6 +257,6 @@ def full_step(
     if critique:
         plans = rounds[-1].actions
         rounds = (*rounds, refine(net, plans, prefilled.keys_values, critique(plans)))
-    elif net.config.refine.layers:
+    elif net.config.refine_layers:
         rounds = (*rounds, refine(net, rounds[-1].actions, prefilled.keys_values))
     return Decoded(rounds, prefilled.goal_log_probs, prefilled.valid)

@@ -18,12 +18,11 @@ def adapt(name: str, value: Tensor, source: TokenNetConfig, target: TokenNetConf
     """A parameter `name` of a network of `source` as that of a network of `target`; None if it has no counterpart."""
     if name == "slot":
         return _slots(value, source.layout, target.layout)
-    own = name.rpartition("refiner.")[2]
     for axis in source.layout.axes:
         other = next((each for each in target.layout.axes if each.name == axis.name), None)
-        if other is None or own not in (f"{axis.name}_embedding.weight", f"{axis.name}_head.weight"):
+        if other is None or name not in (f"{axis.name}_embedding.weight", f"{axis.name}_head.weight"):
             continue
-        mask = own.endswith("embedding.weight")
+        mask = name.endswith("embedding.weight")
         rows = resample_rows(value.float(), axis, source.table_stride, mask, other, target.table_stride)
         if mask and target.table_stride == 1:  # rows of ids that only another axis has
             gap = rows[-1:].expand(target.layout.mask_id - other.bins, -1)

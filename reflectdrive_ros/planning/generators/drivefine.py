@@ -6,8 +6,8 @@
 
 The first candidate has the most probable tokens, the others are sampled at a temperature; there are no goals. The
 random numbers depend on the stamp of the observation only, so that a replay repeats its plans. Candidates are chosen
-by the driving score if agents or drivable space are known, else by the plan value if that is set (DriveFine*), else
-the first is taken. Headings come from tokens (`postprocess.waypoints.token_headings`).
+by the driving score if agents or drivable space are known, else the first is taken. Headings come from tokens
+(`postprocess.waypoints.token_headings`).
 
 Every step is a full one. Paper: DriveFine: Refining-Augmented Masked Diffusion VLA; horizon 4 s, 8 waypoints.
 """
@@ -53,20 +53,14 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         raise PlanningError(NO_ROAD)
 
     by_score = config.pipeline.select and can_score(observation)
-    by_value = settings.rank_plans and "plan_value" in network.capabilities and not can_score(observation)
-    count = settings.candidates if by_score or by_value else 1
+    count = settings.candidates if by_score else 1
     plans = sample_plans(network, network.prefill(inputs), count, settings, safety_context)
-    values, order = np.zeros(0), np.arange(count)
-    if by_value:
-        values = network.plan_values(plans.context, plans.ids)
-        order = np.argsort(-values, kind="stable")
-    ids = plans.ids[order]
-    waypoints = layout.decode(ids)
+    waypoints = layout.decode(plans.ids)
     points = points_in_ego_frame(waypoints, layout, road)
     points = postprocess(points, observation.ego, layout.waypoint_noise_m, road, safety_context.limits)
 
     def trace(candidate: int) -> TokenTrace:
-        row = order[[candidate]]
+        row = [candidate]
         rounds = [(plans.drafts[row], plans.draft_confidence[row])]
         if settings.refine:
             rounds.append((plans.ids[row], plans.confidence[row]))
@@ -75,9 +69,8 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
     return Candidates(
         points,
         headings=token_headings(waypoints, points, layout),
-        ids=ids,
+        ids=plans.ids,
         trace=trace,
-        scores=values[order] if by_value else values,
         notes=inputs.notes,
         full_step_reason="every step is a full step",
     )

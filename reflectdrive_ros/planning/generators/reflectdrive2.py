@@ -36,7 +36,6 @@ from ..planner import (
     PlannerState,
     PlanningError,
     Prefilled,
-    can_score,
     network_inputs,
     no_deadline,
     token_network,
@@ -83,37 +82,25 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         road=road,
         limits=safety_context.limits,
     )
-    deadline_used = planner_context.deadline_used
-    edit = partial(
-        edit_actions, network, context, rounds=edit_rounds, deadline_used=deadline_used, safety_context=safety_context
+    points = finished(waypoints)
+    order = rank(points, log_probs, safety_context)
+    actions, waypoints, points, log_probs, confidence = (
+        each[order] for each in (actions, waypoints, points, log_probs, confidence)
     )
-    values = np.zeros(0)
-    if len(actions) > 1 and not can_score(observation):  # the network ranks the edited plans
-        rounds = edit(actions, confidence)
-        edited, confidence = rounds[-1]
-        waypoints = points_in_ego_frame(layout.decode(edited), layout, road)
-        values = network.plan_values(context, edited)
-        order = np.argsort(-values, kind="stable")
-        points, values = finished(waypoints[order]), values[order]
-        actions, waypoints, log_probs = edited[order], waypoints[order], np.zeros(len(order))
-    else:
-        points = finished(waypoints)
-        order = rank(points, log_probs, safety_context)
-        actions, waypoints, points, log_probs = (each[order] for each in (actions, waypoints, points, log_probs))
-        first = actions[:1].copy()
-        rounds = edit(first, confidence[order[:1]])
-        (ids,), _ = rounds[-1]
-        if not np.array_equal(ids, first[0]):
-            waypoints[0] = edited_points(waypoints[0], first[0], ids, layout, road)
-            actions[0], points[0] = ids, finished(waypoints[0])
+    first = actions[:1].copy()
+    rounds = edit_actions(
+        network, context, first, confidence[:1], edit_rounds, planner_context.deadline_used, safety_context
+    )
+    (ids,), edited_confidence = rounds[-1]
+    if not np.array_equal(ids, first[0]):
+        waypoints[0] = edited_points(waypoints[0], first[0], ids, layout, road)
+        actions[0], points[0] = ids, finished(waypoints[0])
 
     def rounds_of(candidate: int) -> list[tuple[Array, Array]]:
-        if len(rounds[0][0]) == len(order):  # all were edited
-            return [(ids[order[[candidate]]], its[order[[candidate]]]) for ids, its in rounds]
-        return rounds if candidate == 0 else [(actions[[candidate]], confidence[order[[candidate]]])]
+        return rounds if candidate == 0 else [(actions[[candidate]], confidence[[candidate]])]
 
     memory = ReflectDrive2Memory(
-        observation.ego, observation.command, float(rounds_of(0)[-1][1].mean()), lite_steps_since_full
+        observation.ego, observation.command, float(edited_confidence.mean()), lite_steps_since_full
     )
     return Candidates(
         points,
@@ -121,7 +108,6 @@ def generate(state: PlannerState, observation: Observation, planner_context: Pla
         kind,
         ids=actions,
         trace=lambda candidate: token_trace(rounds_of(candidate), prefilled, layout, road),
-        scores=values,
         notes=inputs.notes,
         full_step_reason=full_step_reason,
         memory=memory,

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.domain import Array
-from ...features.images import ModelInputs, Tokenizer
+from ...features.images import ModelInputs
 from ...features.vectors import VectorInputs
 from ...infra.installing import pip_extra
 from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
@@ -76,7 +76,6 @@ class TrtNetwork:
         card: GraphCard,
         device: str = "auto",
         folder: Path | None = None,
-        tokenizer: Tokenizer | None = None,
         capture: bool = True,
     ) -> None:
         """device: as `model.device`. folder: of the engines, as `engine_folder`. capture: whether to try CUDA graphs.
@@ -86,7 +85,7 @@ class TrtNetwork:
         self.layout = card.layout()
         self.capabilities = card.capabilities - UNSUPPORTED
         self._card, self.goal_choice = card, GoalChoice.of(card)
-        self.inputs = input_spec(card, tokenizer)
+        self.inputs = input_spec(card)
         self._scene = EncodedScene(0)
         self._sequences, self._calls, opened = open_calls(card, device, folder)
         self._feature_cache = make_feature_cache(
@@ -109,10 +108,8 @@ class TrtNetwork:
         return self._calls[graph].run({**graph_inputs(inputs, self._feature_cache), **more})
 
     def step(self, context: Any, actions: Array, limit: int, edit: bool) -> tuple[Array, Array]:
-        return self._step(context, actions, limit, edit, "confidence")
-
-    def plan_values(self, context: Any, actions: Array) -> Array:
-        return self._step(context, actions, 0, False, "plan_value")[1]
+        flags: dict[str, Array] = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
+        return self._decode("step", context, actions, lambda: flags)
 
     def sampled_step(
         self, context: Any, actions: Array, limit: int, temperature: Array, share: Array
@@ -133,11 +130,6 @@ class TrtNetwork:
             return self._decode("refine", context, actions, dict)
         return self._decode("edit", context, actions, lambda rows: {"critique": rows[None]}, critique)
 
-    def _step(self, context: Any, actions: Array, limit: int, edit: bool, output: str) -> tuple[Array, Array]:
-        """The sequences after a step and one of its other outputs."""
-        flags: dict[str, Array] = {"limit": np.array(limit, np.int64), "edit": np.array(edit, np.bool_)}
-        return self._decode("step", context, actions, lambda: flags, output=output)
-
     def _decode(
         self,
         graph: str,
@@ -145,15 +137,14 @@ class TrtNetwork:
         actions: Array,
         feeds: Callable[..., Mapping[str, Array]],
         sequence_rows: Array | None = None,
-        output: str = "confidence",
     ) -> tuple[Array, Array]:
-        """What a graph makes of sequences (M, T), and one of its other outputs; `feeds` makes its other inputs of the
-        rows of `sequence_rows`."""
+        """Ids (M, T) that a graph writes from sequences (M, T), and their confidence (M, T); `feeds` makes its other
+        inputs of the rows of `sequence_rows`."""
         self._scene.check(context)
 
         def call(ids: Array, *rows: Array) -> tuple[Array, Array]:
             out = self._calls[graph].run({"actions": ids, **feeds(*rows)})
-            return out["written"][0], out[output][0]
+            return out["written"][0], out["confidence"][0]
 
         return run_batched(call, actions, self._sequences, sequence_rows)
 

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ...core import geometry
 from ...core.domain import Array
+from ...data.recorded_tags import within
 from ...data.scene import FUTURE_STEPS, HISTORY_STEPS
 from ...maps.roads import RoadMap, RoadType, Turn
 from ..traffic.actors import ActorShape, Lamp
@@ -56,8 +57,8 @@ def find_candidates(log: TrafficLog) -> TagCandidates:
     steps = np.arange(HISTORY_STEPS, log.steps - FUTURE_STEPS - 1, STRIDE)
     egos = np.flatnonzero(
         (log.shapes == ActorShape.CAR)
-        & _within(log.sizes[:, 0], EGO_LENGTH_M)
-        & _within(log.sizes[:, 1], EGO_WIDTH_M)
+        & within(log.sizes[:, 0], EGO_LENGTH_M)
+        & within(log.sizes[:, 1], EGO_WIDTH_M)
         & np.array([len(edges) > 0 for edges in log.edges], bool)
     )
     context = _road_context(log, steps, egos)
@@ -74,10 +75,6 @@ def find_candidates(log: TrafficLog) -> TagCandidates:
     masks["straight"] &= plain
     masks["curve"] &= plain
     return TagCandidates(steps, egos, {name: mask & context.eligible for name, mask in masks.items()}, scripted)
-
-
-def _within(values: Array, bounds: tuple[float, float]) -> Array:
-    return np.asarray((values > bounds[0]) & (values < bounds[1]))
 
 
 # --- the road ahead of each car --------------------------------------------------------------------------------------
@@ -271,20 +268,20 @@ def _tags_by_actors(
     quick = context.moving & (context.speed > 4.5)
     straight_on = context.bend < 0.3
 
-    lead = vehicle & moved & _within(ahead, LEAD_M) & (np.abs(left) < 1.5) & same_way
-    alongside = _within(ahead, CUT_IN_M) & _within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
+    lead = vehicle & moved & within(ahead, LEAD_M) & (np.abs(left) < 1.5) & same_way
+    alongside = within(ahead, CUT_IN_M) & within(np.abs(left), CUT_IN_LEFT_M) & (turned < 2.0)  # a side road counts
     cut_in = vehicle & moved & alongside & _cuts_in(log, steps, egos)
     rides = (
-        (log.shapes == ActorShape.BICYCLE) & moved & _within(ahead, BICYCLE_M) & (np.abs(left) < 2.6) & (turned < 0.8)
+        (log.shapes == ActorShape.BICYCLE) & moved & within(ahead, BICYCLE_M) & (np.abs(left) < 2.6) & (turned < 0.8)
     )
-    meets = vehicle & moved & _within(ahead, ONCOMING_M) & (np.abs(left) < 5.0) & oncoming
+    meets = vehicle & moved & within(ahead, ONCOMING_M) & (np.abs(left) < 5.0) & oncoming
     first = ~lead.any(axis=2)
     return {
         "lead_brakes": quick & straight_on & (lead & brakes[:, None]).any(axis=2),
         "cut_in": context.moving & cut_in.any(axis=2),
         "bicycle": context.moving & rides.any(axis=2),
         "narrow_oncoming": context.moving & context.road_type[RoadType.NARROW] & meets.any(axis=2),
-        "red_light": quick & _within(context.to_stop_line, STOP_LINE_M) & first,
+        "red_light": quick & within(context.to_stop_line, STOP_LINE_M) & first,
         "crossing_pedestrian": (context.speed > 2.0) & _pedestrian_crosses(log, steps, egos, others),
     }
 
@@ -308,12 +305,12 @@ def _pedestrian_crosses(log: TrafficLog, steps: Array, egos: Array, others: _Rel
     masks = np.zeros(others.ahead.shape[:2], bool)
     if len(people) == 0:
         return masks
-    near = _within(others.ahead[..., people], CROSSING_M) & (np.abs(others.left[..., people]) < 9.0)
+    near = within(others.ahead[..., people], CROSSING_M) & (np.abs(others.left[..., people]) < 9.0)
     ego = log.poses[steps][:, egos]
     for after in (10, 20, 30, 35):
         relative = _relative_to(ego, log.poses[np.minimum(steps + after, log.steps - 1)][:, people])
         walks = np.nan_to_num(log.speeds_mps[np.minimum(steps + after, log.steps - 1)][:, people]) > 0.3
-        masks |= (near & _within(relative.ahead, CROSSING_M) & (np.abs(relative.left) < 1.4) & walks[:, None]).any(
+        masks |= (near & within(relative.ahead, CROSSING_M) & (np.abs(relative.left) < 1.4) & walks[:, None]).any(
             axis=2
         )
     return masks
@@ -324,5 +321,5 @@ def _parked_ahead(log: TrafficLog, others: _RelativeActors) -> Array:
     cars = np.array([len(edges) == 0 for edges in log.edges], bool) & np.isin(
         log.shapes, (ActorShape.CAR, ActorShape.VAN)
     )
-    fits = cars & _within(others.ahead, PARKED_M) & _within(-others.left, (1.8, 3.6)) & (others.turned < 0.25)
+    fits = cars & within(others.ahead, PARKED_M) & within(-others.left, (1.8, 3.6)) & (others.turned < 0.25)
     return np.where(fits.any(axis=2), fits.argmax(axis=2), -1)

@@ -41,6 +41,11 @@ KIND_OF_SHAPE: Mapping[ActorShape, AgentKind] = {
 }
 
 
+def kinds_of_shapes(shapes: Array) -> Array:
+    """(A,) AgentKind of (A,) ActorShape."""
+    return np.array([KIND_OF_SHAPE[shape] for shape in ActorShape])[shapes]
+
+
 class Lamp(IntEnum):
     """State of a traffic light."""
 
@@ -81,8 +86,7 @@ class Actors:
     @property
     def kinds(self) -> Array:
         """(A,) AgentKind."""
-        table = np.array([KIND_OF_SHAPE[shape] for shape in ActorShape])
-        return np.asarray(table[self.shapes])
+        return kinds_of_shapes(self.shapes)
 
     def select(self, keep: Array) -> Actors:
         """Those of a mask or of indices."""

@@ -10,7 +10,7 @@ import numpy as np
 from ...core import geometry
 from ...core.domain import Array
 from ...maps.roads import RoadMap
-from .actors import KIND_OF_SHAPE, Actors, ActorShape, TrafficSnapshot
+from .actors import Actors, TrafficSnapshot, kinds_of_shapes
 from .demand import Demand
 from .events import STEP_S
 from .simulation import Simulation, TrafficError
@@ -52,8 +52,7 @@ class TrafficLog:
     @property
     def kinds(self) -> Array:
         """(N,) AgentKind."""
-        table = np.array([KIND_OF_SHAPE[shape] for shape in ActorShape])
-        return np.asarray(table[self.shapes])
+        return kinds_of_shapes(self.shapes)
 
     def snapshot(self, step: int, without: int | None = None) -> TrafficSnapshot:
         """All road users at a step, without the row `without`, which is the ego."""
