@@ -30,7 +30,7 @@ from reflectdrive_ros import pages
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core.config import Config, VehicleConfig
 from reflectdrive_ros.core.domain import Plan, Trajectory
-from reflectdrive_ros.core.tokens import TokenLayout
+from reflectdrive_ros.core.tokens import ROUTE_DRIVEFINE, TokenLayout
 from reflectdrive_ros.demo import live, live_view
 from reflectdrive_ros.demo.live_topics import OTHER, CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.demo.world_node import new_context
@@ -48,8 +48,11 @@ def live_state(**newest):
     return LiveState("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
 
 
-def as_json(live):
-    return json.loads(json.dumps(live_view.state(live, VehicleConfig(), TokenLayout()), allow_nan=False))
+LAYOUT = TokenLayout()
+
+
+def as_json(live, layout=LAYOUT):
+    return json.loads(json.dumps(live_view.state(live, VehicleConfig(), layout), allow_nan=False))
 
 
 def test_before_the_first_message_the_page_has_gaps_and_no_errors():
@@ -116,6 +119,16 @@ def test_the_draft_is_shown_from_the_ego_of_its_message_with_what_the_rounds_cor
     assert draft["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.5, 0.25]]
     message.round_tokens, message.round_confidence = [333] * 6, [0.5] * 6  # of another layout
     assert as_json(live_state(debug=message))["draft"] is None
+
+
+def test_a_draft_of_tokens_along_the_route_is_that_of_the_message():
+    """Its ids say where the waypoints are on the route, which the page does not have."""
+    message = PlannerDebug(round_tokens=[240] * 16, round_confidence=[0.5] * 16, draft_x=[3.0, 6.0], draft_y=[0.0, 0.5])
+    message.header.stamp = outputs.time_message(round(9.95 * SECOND_NS))
+    live = live_state(debug=message)
+    assert as_json(live, ROUTE_DRIVEFINE)["draft"]["points"] == [[3.0, 0.0], [6.0, 0.5]]
+    message.draft_y = [0.0]
+    assert as_json(live, ROUTE_DRIVEFINE)["draft"] is None
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed (apt install nodejs)")

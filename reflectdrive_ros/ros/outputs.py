@@ -228,6 +228,8 @@ def _tokens(plan: Plan) -> dict[str, Any]:
         "edit_rounds": len(trace.ids) - 1,
         "round_tokens": trace.ids.ravel().tolist(),
         "round_confidence": trace.confidence.ravel().tolist(),
+        "draft_x": trace.draft[:, 0].tolist(),
+        "draft_y": trace.draft[:, 1].tolist(),
     }
 
 
@@ -235,9 +237,11 @@ def token_trace(message: PlannerDebug) -> TokenTrace | None:
     """The draft and the edit rounds of a message, without goals; None where it has no tokens or they do not fit."""
     rows = message.edit_rounds + 1
     ids, confidence = np.array(message.round_tokens, np.int32), np.array(message.round_confidence, float)
-    if not len(ids) or len(ids) % rows or confidence.shape != ids.shape:
+    fits = len(ids) and len(ids) % rows == 0 and confidence.shape == ids.shape
+    if not fits or len(message.draft_x) != len(message.draft_y):
         return None
-    return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids.reshape(rows, -1), confidence.reshape(rows, -1))
+    draft = np.stack([message.draft_x, message.draft_y], axis=1).astype(float)
+    return TokenTrace(np.zeros((0, 2)), np.zeros(0), -1, ids.reshape(rows, -1), confidence.reshape(rows, -1), draft)
 
 
 def goals(plan: Plan, config: Config) -> GoalHypotheses:
