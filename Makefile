@@ -192,16 +192,16 @@ $(TABLES): export PYTHONPATH = $(PEERS):$(TOWNS)
 judges: setup
 	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(TOWNS) py123d==0.7.0
 
-$(NUMBERS)/eval-test.json: COMMAND = eval --scenes test --privilege objects --random-weights $(ONE_THREAD) \
+$(NUMBERS)/eval-test.json: COMMAND = eval --scenes test --limit 500 --privilege objects --random-weights $(ONE_THREAD) \
 	$(CAMERA_ROWS) $(SCENE_ROWS) $(PEER_ROWS)
-$(NUMBERS)/eval-test-alone.json: COMMAND = eval --scenes test --privilege objects $(ONE_THREAD) $(UNCHANGED) \
+$(NUMBERS)/eval-test-alone.json: COMMAND = eval --scenes test --limit 500 --privilege objects $(ONE_THREAD) $(UNCHANGED) \
 	$(CAMERA_ROWS) $(SCENE_ROWS) $(PEER_ROWS)
-$(NUMBERS)/eval-test-privileges.json: COMMAND = eval --scenes test --planner reflectdrive2 $(ONE_THREAD) \
+$(NUMBERS)/eval-test-privileges.json: COMMAND = eval --scenes test --limit 500 --planner reflectdrive2 $(ONE_THREAD) \
 	--privilege words route objects logged
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
 $(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1000 --seeds 20 --duration 40 $(ONE_THREAD) \
 	$(ROAD_GIVEN) $(DRIVE_ROWS)
-$(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 21 --duration 40 \
+$(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 12 --duration 40 \
 	$(ONE_THREAD) $(ROAD_GIVEN) $(DRIVE_ROWS)
 $(NUMBERS)/variants-reflectdrive2.json: COMMAND = eval --scenes val --limit 150 --planner reflectdrive2 --variant all \
 	--variant no_edits reflectdrive2.edit_rounds=0 --variant one_draft_round reflectdrive2.draft_rounds=1 \
