@@ -169,7 +169,7 @@ CAMERA_ROWS := $(foreach planner,reflectdrive2 reflectdrive drivefine,--variant 
 SCENE_ROWS := --variant reflexdiffusion planner=reflexdiffusion --variant reflectdrive2_scene $(REFLECTDRIVE2_SCENE) \
 	--variant drivefine_scene $(DRIVEFINE_SCENE)
 PEER_ROWS := $(foreach planner,fiss_plus route_follower idm_proposals,--variant $(planner) planner=$(planner))
-DRIVE_ROWS := $(PEER_ROWS) $(SCENE_ROWS) --variant reflectdrive2 planner=reflectdrive2
+DRIVE_ROWS := $(foreach planner,fiss_plus route_follower,--variant $(planner) planner=$(planner)) $(SCENE_ROWS) --variant reflectdrive2 planner=reflectdrive2
 UNCHANGED := --setting pipeline.vary=false --setting pipeline.repair=false
 ROAD_GIVEN := --setting inputs.drivable_type=map
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-alone.json eval-test-privileges.json eval-real_tracks.json \
@@ -199,7 +199,7 @@ $(NUMBERS)/eval-test-alone.json: COMMAND = eval --scenes test --limit 500 --priv
 $(NUMBERS)/eval-test-privileges.json: COMMAND = eval --scenes test --limit 500 --planner reflectdrive2 $(ONE_THREAD) \
 	--privilege words route objects logged
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
-$(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1000 --seeds 20 --duration 40 $(ONE_THREAD) \
+$(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 16 --duration 40 $(ONE_THREAD) \
 	$(ROAD_GIVEN) $(DRIVE_ROWS)
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 12 --duration 40 \
 	$(ONE_THREAD) $(ROAD_GIVEN) $(DRIVE_ROWS)

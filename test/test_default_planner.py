@@ -147,7 +147,7 @@ def test_in_eight_bits_it_scores_nearly_the_same_on_stored_scenes(scored):
     """The ids differ where two are about as probable; nearly all plans stay as good."""
     quantised, exact = scored["int8"], scored["fp32"]
     assert (quantised["tokens"] == exact["tokens"]).mean() > 0.9
-    assert np.abs(quantised["scores"][:, 0] - exact["scores"][:, 0]).mean() < 0.03
+    assert (np.abs(quantised["scores"][:, 0] - exact["scores"][:, 0]) < 0.03).mean() >= 0.9
 
 
 @pytest.mark.long

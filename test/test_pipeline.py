@@ -362,6 +362,25 @@ def test_a_car_starts_again_when_the_one_ahead_is_gone():
     assert speeds_mps[-1] > 6.0
 
 
+def beside(start_m, end_m, speed_mps=8.0):
+    """Points (8, 2) at constant speed, from one distance to the left of the route to another."""
+    return np.stack([speed_mps * TIMES_S, np.linspace(start_m, end_m, 8)], axis=1)
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_of_plans_of_the_same_score_one_that_returns_to_the_route_is_driven(side):
+    """A score does not see that the car is on the other side of the road."""
+    away, back = beside(2.2 * side, 2.4 * side), beside(2.0 * side, 0.5 * side)
+    plan = planned(proposing(away, back), mapped_scene(8.0), pipeline__vary=False)
+    assert abs(plan.trajectory.poses[-1, 1]) == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_standing_car_is_passed_beyond_the_lane_rather_than_waited_for():
+    scene = mapped_scene(8.0, (24.0, -1.2, 0.0, 0.0))
+    plan = planned(proposing(moving(8.0, 2.0), beside(0.8, 2.2)), scene, pipeline__vary=False)
+    assert plan.trajectory.poses[-1, 1] == pytest.approx(2.2, abs=0.1)
+
+
 def alternating(*plans):
     """A generator that proposes each of the plans (8, 2) in turn."""
     turns = iter(range(1000))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..core import geometry
 from ..core.domain import PLAN_DT_S, Array, Observation, Plan, StepKind
 from ..scoring.safety import SAFE, SafetyContext, safety_check
 from . import vary
@@ -35,6 +36,7 @@ CHECKED_MAX = 16  # best options whose safety is checked
 DECELERATION_COST = 0.02  # score (0..1) that a variant must gain, per m/s^2
 LATERAL_COST = 0.03  # likewise per metre of offset and of bulge
 PLANNER_COST = 0.1  # likewise a plan of another planner than the first of several
+OFF_ROUTE_COST, ON_ROUTE_M = 0.1, 1.0  # likewise per metre that a plan is on average further than this from the route
 CONTINUED_BONUS = 0.05  # score that a plan must gain over the one that is driven now ..
 CONTINUED_MAX_S = 1.0  # .. which is continued for so long
 CONTINUED = "continued"  # the change of a plan that is the rest of the previous one
@@ -139,8 +141,17 @@ def rank(options: PlanOptions, safety_context: SafetyContext) -> Array:
     scored = score_candidates(safety_context, options.points)
     merit = scored.safest.astype(float)
     if knows_what_plans_wait_for(safety_context):
-        merit += scored.scores + options.bonuses
+        merit += scored.scores + options.bonuses - OFF_ROUTE_COST * off_route_m(options.points, safety_context)
     return np.argsort(-merit, kind="stable")
+
+
+def off_route_m(points: Array, safety_context: SafetyContext) -> Array:
+    """(N,) metres by which plans through points (N, 8, 2) are on average further than ON_ROUTE_M from the route.
+
+    The driving score does not see on whose side of the road a plan is.
+    """
+    _, lateral_m = geometry.project(safety_context.scene.centerline, points.reshape(-1, 2))
+    return np.asarray(np.maximum(np.abs(lateral_m) - ON_ROUTE_M, 0.0).reshape(len(points), -1).mean(axis=1))
 
 
 def make_safe(
