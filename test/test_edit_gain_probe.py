@@ -8,22 +8,26 @@ import pytest
 from test_rl_runs import network_to_begin_with  # noqa: F401 (a fixture)
 from tiny_training import two_sets  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.training.edit_gain_probe import CHANGE_NAMES, predicted_shares
+from reflectdrive_ros.training.edit_gain_probe import CHANGE_NAMES, predict_slopes, share_intervals
 
 
 def test_slopes_that_features_determine_are_predicted():
     rng = np.random.default_rng(1)
     features = rng.standard_normal((600, 8))
     slopes = features @ rng.normal(0.0, 0.01, (8, 4))
-    assert min(predicted_shares(features, slopes)) > 0.8
+    assert share_intervals(slopes, predict_slopes(features, slopes))[:, 0].min() > 0.8
     half = slopes + slopes.std(0) * rng.standard_normal(slopes.shape)
-    np.testing.assert_allclose(predicted_shares(features, half), 0.5, atol=0.1)
+    share, low, high = share_intervals(half, predict_slopes(features, half)).T
+    np.testing.assert_allclose(share, 0.5, atol=0.1)
+    assert ((low < 0.5) & (high > 0.5) & (high - low < 0.2)).all()
 
 
 def test_slopes_of_which_features_tell_nothing_are_not():
     rng = np.random.default_rng(2)
-    shares = predicted_shares(rng.standard_normal((600, 8)), rng.normal(0.0, 0.02, (600, 4)))
-    assert max(shares) < 0.03
+    slopes = rng.normal(0.0, 0.02, (600, 4))
+    share, low, _ = share_intervals(slopes, predict_slopes(rng.standard_normal((600, 8)), slopes)).T
+    assert share.max() < 0.03
+    assert low.max() < 0.0
 
 
 @pytest.mark.usefixtures("sets")
