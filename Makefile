@@ -199,7 +199,7 @@ $(NUMBERS)/eval-test-alone.json: COMMAND = eval --scenes test --limit 500 --priv
 $(NUMBERS)/eval-test-privileges.json: COMMAND = eval --scenes test --limit 500 --planner reflectdrive2 $(ONE_THREAD) \
 	--privilege words route objects logged
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
-$(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 16 --duration 40 $(ONE_THREAD) \
+$(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 14 --duration 40 $(ONE_THREAD) \
 	$(ROAD_GIVEN) $(DRIVE_ROWS)
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 12 --duration 40 \
 	$(ONE_THREAD) $(ROAD_GIVEN) $(DRIVE_ROWS)

@@ -93,7 +93,9 @@ def brake_to_stand(ego: Ego) -> Ego:
     after_mps = np.sign(before_mps) * max(abs(before_mps) - STAND_BRAKING_MPS2 * DT_S, 0.0)
     moved = geometry.compose(ego.map_from_ego, np.array([0.5 * (before_mps + after_mps) * DT_S, 0.0, 0.0]))
     motion = np.zeros_like(ego.motion)
-    motion[0], motion[AX - VX] = after_mps, (after_mps - before_mps) / DT_S
+    motion[0] = after_mps
+    if after_mps:  # brakes do not push a standing car
+        motion[AX - VX] = (after_mps - before_mps) / DT_S
     motion[STEERING - VX] = ego.motion[STEERING - VX]
     return Ego(moved, motion)
 
