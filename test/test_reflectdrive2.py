@@ -330,14 +330,14 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
     np.testing.assert_allclose(confidence, decoded.confidence[0][decoded.valid[0]], rtol=1e-4)
 
 
-def test_a_network_without_words_needs_its_tokenizer():
+def test_a_network_without_a_vocabulary_is_refused():
     pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
     from tiny_net import tiny_net
 
     from reflectdrive_ros.model.checkpoint import CheckpointError
     from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
-    with pytest.raises(CheckpointError, match="give the tokenizer it was trained with"):
+    with pytest.raises(CheckpointError, match="the network has no vocabulary"):
         TorchNetwork(tiny_net())
 
 

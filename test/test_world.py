@@ -105,6 +105,18 @@ def test_a_slow_car_that_is_to_stand_stands_within_half_a_second(speed_mps):
     assert np.hypot(*(ego.map_from_ego - PLACE)[:2]) < 0.13
 
 
+def test_a_car_that_its_brakes_have_stopped_moves_off_without_rolling_back():
+    ego = step_ego(ego_at_speed(PLACE, 0.08), straight(0.0), 0, VEHICLE)
+    assert ego.speed_mps == 0.0
+    start = replace(straight(1.0), map_from_ego=ego.map_from_ego)
+    speeds_mps = []
+    for step in range(10):
+        ego = step_ego(ego, start, step * STEP_NS, VEHICLE)
+        speeds_mps.append(ego.speed_mps)
+    assert min(speeds_mps) >= 0.0
+    assert speeds_mps[-1] > 0.5
+
+
 def test_a_slow_car_whose_plan_goes_on_is_not_braked():
     ego = ego_at_speed(PLACE, 0.3)
     for step in range(10):
