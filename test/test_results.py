@@ -172,5 +172,5 @@ def test_a_recorded_command_runs_in_a_clone(file):
         parser_of(command, bench).parse_args(rest)
         folders = [rest[k + 1] for k, word in enumerate(rest) if word in ("--train", "--test", "--val", "--scenes")]
         folders = [word for word in folders if word not in (*sets.SIZES, "real_tracks")]
-        paths = [word for word in (*rest, *folders) if "/" in word or word in folders]
+        paths = [word.rpartition("=")[2] for word in (*rest, *folders) if "/" in word or word in folders]
         assert all((ROOT / word).exists() or word.startswith(("out/", "docs/bench/")) for word in paths)
