@@ -98,9 +98,10 @@ def test_rows_stand_side_by_side_with_their_paired_differences():
 
 def test_the_time_of_the_network_stands_beside_its_bound():
     times = {"full_ms_p50": 50.0, "full_ms_p99": 60.0, "roofline_full_ms": 12.5}
+    times |= {"lite_ms_p50": None, "lite_ms_p99": 20.0, "roofline_lite_ms": 5.25}
     files = results.read(ROOT / "docs/bench")
     page = results.speed({"step": {**files["step"], **times}})
-    assert "| `step` | 50.00 | 60.00 | 12.50 | - | - | - |" in page
+    assert "| `step` | 50.00 | 60.00 | 12.50 | - | 20.00 | 5.25 |" in page
 
 
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page
