@@ -48,7 +48,9 @@ class Clone:
     def measure(self, commit):
         measured = json.loads((ROOT / BENCH).read_text())
         command = "reflectdrive eval --scenes test --planner route_follower"
-        self.write(BENCH, json.dumps({**measured, "command": command, "commit": commit}))
+        drivers = {"route_follower (objects)": measured["drivers"]["route_follower (objects)"]}
+        about = {"planner": "route_follower (objects)", "drivers": drivers, "differences": {}}
+        self.write(BENCH, json.dumps({**measured, **about, "command": command, "commit": commit}))
 
     def pages(self, *options):
         """Exit code of `reflectdrive bench results`."""

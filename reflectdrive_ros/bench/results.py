@@ -106,11 +106,12 @@ def read(folder: Path) -> dict[str, Numbers]:
 def render(files: Mapping[str, Numbers], reasons: Mapping[str, str] | None = None, commit: str = "") -> dict[str, str]:
     """The pages by file name; the same for the same arguments. `reasons`: why files are stale at `commit`, by stem."""
     marked = {stem: {**numbers, STALE: (reasons or {}).get(stem, "")} for stem, numbers in files.items()}
-    about = f"\n{STALE_NOTE.format(commit[:12])}" if reasons else ""
-    return {
-        name: "\n".join(part for part in (f"{head}{about}", *(section(marked) for section in sections)) if part)
-        for name, (head, sections) in PAGES.items()
-    }
+    pages = {}
+    for name, (head, sections) in PAGES.items():
+        parts = [part for section in sections if (part := section(marked))]
+        has_marks = any(f"**{STALE}: " in part for part in parts)
+        pages[name] = "\n".join([f"{head}\n{STALE_NOTE.format(commit[:12])}" if has_marks else head, *parts])
+    return pages
 
 
 # --- sections --------------------------------------------------------------------------------------------------------
