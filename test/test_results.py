@@ -104,11 +104,35 @@ def test_the_time_of_the_network_stands_beside_its_bound():
     assert "| `step` | 50.00 | 60.00 | 12.50 | - | 20.00 | 5.25 |" in page
 
 
+def test_numbers_of_different_weights_never_stand_in_one_table():
+    step = results.read(ROOT / "docs/bench")["step"]
+    with pytest.raises(results.ResultsError, match="of different weights"):
+        results.speed({"step": step, "step-trial": {**step, "weights_sha256": "0" * 64}})
+
+
 FILES = [file for file in sorted((ROOT / "docs/bench").glob("*.json")) if file.stem != "faults"]  # has its own page
 FILES += sorted((ROOT / "docs/bench/long_runs").glob("*.json"))
-CARDS = [json.loads(path.read_text()) for path in sorted(ROOT.glob("models/*/card.json"))]
-SHIPPED = {card["sha256"] for card in CARDS}
+SHIPPED = {path.parent.name: json.loads(path.read_text())["sha256"] for path in ROOT.glob("models/*/card.json")}
+NETWORKS = {  # planner -> the network that it has by default
+    "reflectdrive2": "reflectdrive2_small",
+    "reflectdrive": "reflectdrive2_small",
+    "drivefine": "drivefine_small",
+    "reflexdiffusion": "reflexdiffusion_small",
+}
 TUNED = ("recording-tuned",)  # of networks that are not shipped, made by the command in the file
+
+
+def networks_of(command):
+    """Names of the shipped networks of an `eval` command: `model.file` of a row, else those of its planners."""
+    shared, *rows = command.split(" --variant ")
+    named = re.findall(r" --planner ((?:\w+ ?)+)", shared)
+    planners = named[0].split() if named else []
+    names = set() if rows else {NETWORKS[planner] for planner in planners if planner in NETWORKS}
+    for row in rows:
+        given = re.findall(r"model\.file=models/(\w+)/", row)
+        own = re.findall(r"planner=(\w+)", row) or planners
+        names |= set(given) or {NETWORKS[planner] for planner in own if planner in NETWORKS}
+    return names
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -116,9 +140,15 @@ def test_numbers_of_networks_are_those_of_the_shipped_weights(file):
     """Or name other weights, of a network that is not shipped."""
     numbers = json.loads(file.read_text(encoding="utf-8"))
     weights = set((numbers.get("weights_sha256") or "").split(", ")) - {""}
-    assert weights.isdisjoint(SHIPPED) if file.stem in TUNED else weights <= SHIPPED
-    learned = re.search(r"(reflectdrive2|drivefine|reflexdiffusion)", numbers["command"])
-    assert weights or not learned, "the numbers of a learned planner name its weights"
+    if file.stem in TUNED:
+        assert weights
+        assert weights.isdisjoint(SHIPPED.values())
+    elif numbers["command"].startswith("reflectdrive eval "):
+        assert weights == {SHIPPED[name] for name in networks_of(numbers["command"])}
+    else:
+        assert weights <= set(SHIPPED.values())
+        learned = re.search(r"(reflectdrive2|drivefine|reflexdiffusion)", numbers["command"])
+        assert weights or not learned, "the numbers of a learned planner name its weights"
 
 
 def parser_of(command, bench):
