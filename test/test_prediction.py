@@ -7,7 +7,7 @@ import pytest
 from scenes import SECOND_NS, cars, config, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
-from reflectdrive_ros.core.domain import Agents, ForecastSource, Plan, Trajectory, Verdict
+from reflectdrive_ros.core.domain import AgentKind, Agents, ForecastSource, Plan, Trajectory, Verdict
 from reflectdrive_ros.planning import guard
 from reflectdrive_ros.scoring import prediction
 from reflectdrive_ros.scoring.frenet import FrenetFrame
@@ -125,3 +125,42 @@ def test_the_guard_accepts_a_plan_in_its_lane_and_refuses_one_that_cuts_the_bend
     assert judged.verdict is Verdict.UNSAFE
     blind = guard.check(cuts, SafetyContext(replace(scene, route=np.zeros((0, 3))), config()), 0.0)
     assert blind.verdict is Verdict.OK
+
+
+def starting(lateral_m, speed_mps, acceleration_mps2, turned=0.0):
+    """A car beside a straight route, 15 m ahead of the ego."""
+    beside = cars((15.0, lateral_m, turned, speed_mps))
+    return replace(beside, accelerations_mps2=np.array([acceleration_mps2]), yaw_rates_rps=np.zeros(1))
+
+
+@pytest.mark.parametrize("lateral_m", [-2.5, 2.5])
+def test_a_parked_car_that_starts_pulls_out_into_the_egos_lane(lateral_m):
+    (poses,) = foreseen(starting(lateral_m, 0.5, 1.5), straight_route()).poses
+    offset_m = np.abs(poses[:, 1])
+    np.testing.assert_allclose(poses[0], [15.0, lateral_m, 0.0], atol=1e-6)
+    assert (np.diff(offset_m) <= 1e-9).all()
+    assert offset_m[10] > 2.0, "it leaves the roadside slowly"
+    assert offset_m[-1] < 0.1, "it is in the lane after 4 s"
+    steps = np.diff(poses[:, :2], axis=0)
+    turned = geometry.wrap(np.arctan2(steps[:, 1], steps[:, 0]) - poses[1:, 2])
+    np.testing.assert_allclose(turned[1:], 0.0, atol=0.06)
+    speeds_mps = np.hypot(*steps.T) / DT_S
+    assert (np.diff(speeds_mps) > -0.02).all()
+    assert 4.0 < speeds_mps[-1] < 7.0
+
+
+@pytest.mark.parametrize(
+    ("agents", "why"),
+    [
+        (starting(-2.5, 0.0, 0.0), "it is parked"),
+        (starting(-2.5, 0.2, 0.3), "its speed is noise"),
+        (starting(-3.5, 0.5, 1.5), "it is in the next lane"),
+        (starting(-2.5, 6.0, 1.5), "it drives"),
+        (starting(-2.5, 2.0, -1.0), "it stops there"),
+        (starting(2.5, 0.5, 1.5, np.pi), "it starts in the other direction"),
+        (replace(starting(-2.5, 0.5, 1.5), kinds=np.array([AgentKind.BICYCLE])), "it is a bicycle"),
+    ],
+)
+def test_no_other_agent_beside_the_lane_moves_into_it(agents, why):
+    (poses,) = foreseen(agents, straight_route()).poses
+    np.testing.assert_allclose(poses[:, 1], agents.poses[0, 1], atol=1e-6, err_msg=why)

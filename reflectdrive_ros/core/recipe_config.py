@@ -39,7 +39,7 @@ class PipelineConfig:
 class ReflectDrive2Config:
     """The recipe reflectdrive2; the defaults are those of the paper where it gives them."""
 
-    draft_rounds: int = setting(3, "decoding rounds of the draft of a full step", 1, 14)
+    draft_rounds: int = setting(1, "decoding rounds of the draft of a full step", 1, 14)
     edit_rounds: int = setting(3, "rounds of AutoEdit in a full step", 0, 14)
     lite_steps_per_full: int = setting(1, "1 alternates full and lite steps; 0 makes every step a full one", 0, 100)
     goal_logprob_margin: float = setting(

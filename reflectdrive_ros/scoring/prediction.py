@@ -8,6 +8,8 @@ along an arc whose curvature decays if their yaw rates are known. Predicted path
 Distances along both: an acceleration decays exponentially. Agents behind a lead also adapt their speed to it, the
 stronger the closer they are. Drivers' reaction to a lead is part of their present acceleration, so that the larger of
 both counts where they have the same sign. Leads adapt to their own leads in the same rollout.
+
+A vehicle that starts from the roadside, between the ego's lane and the next, pulls out into the ego's lane.
 """
 
 from __future__ import annotations
@@ -32,6 +34,12 @@ STEP_S = 0.2  # of the rollout
 SPEED_UP_DECAY_S = 1.2
 SLOW_DOWN_DECAY_S = 2.0  # who brakes goes on braking for a while
 MOVING_MPS = 0.5
+PULL_OUT_OFFSET_M = (1.2, 2.9)  # from the middle of the ego's lane: parked beside it, not in the middle of the next
+PULL_OUT_SPEED_MPS = (0.3, 3.0)
+PULL_OUT_MIN_MPS2 = 0.5  # who accelerates less may be a parked car with a noisy speed
+PULL_OUT_MPS2 = 1.2  # kept up for PULL_OUT_DECAY_S, or the present acceleration, if that is larger
+PULL_OUT_DECAY_S = 10.0
+PULL_OUT_M = 7.0  # driven until it is in the middle of the lane
 LEAD_REACH_M = 80.0
 SAME_WAY = 0.5  # cosine between the headings of an agent and its lead; a standing lead may have any heading
 PASSES_M = 0.3  # boxes that overlap less in width pass each other
@@ -50,21 +58,24 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     speeds_mps = np.hypot(*others.velocities_mps.T)
     road_coordinates = find_on_road(road, others)
     leads = find_leads(others, *road_coordinates)
-    in_lane = road_coordinates.on_road & (speeds_mps > MOVING_MPS)
     still = np.zeros(len(others))
     accelerations = still if others.accelerations_mps2 is None else others.accelerations_mps2
+    pulling_out = find_pulling_out(others, road_coordinates, speeds_mps, accelerations)
+    in_lane = road_coordinates.on_road & (speeds_mps > MOVING_MPS) | pulling_out
     yaw_rates = still if others.yaw_rates_rps is None else others.yaw_rates_rps
     changes = (accelerations != 0.0) | (yaw_rates != 0.0) | np.isfinite(leads.gaps_m)
     if not (in_lane | changes).any():
         return kinematics.forecast(others, dt_s, steps)
     times_s = dt_s * np.arange(steps + 1)
-    driven_m = driven_distances(speeds_mps, accelerations, leads, times_s)
+    driven_m = driven_distances(speeds_mps, accelerations, leads, times_s, pulling_out)
     poses = kinematics.straight_on(others, times_s)
     free = np.flatnonzero(changes & ~in_lane)
     poses[free] = _along_arcs(others.poses[free], others.velocities_mps[free], yaw_rates[free], driven_m[free])
     if road is not None and in_lane.any():
         lanes = road_coordinates.at_m[in_lane], road_coordinates.lateral_m[in_lane]
         poses[in_lane] = along_road(road, *lanes, others.poses[in_lane], speeds_mps[in_lane], driven_m[in_lane])
+        for row in np.flatnonzero(pulling_out):
+            poses[row] = pull_out(road, road_coordinates.at_m[row], road_coordinates.lateral_m[row], driven_m[row])
     has_motion = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
     source = ForecastSource.ACCELERATION if has_motion else ForecastSource.ALONG_ROAD
     poses.flags.writeable = False  # so that no copy is kept
@@ -94,6 +105,15 @@ def find_on_road(road: FrenetFrame | None, others: Agents) -> RoadCoordinates:
     )
 
 
+def find_pulling_out(others: Agents, road: RoadCoordinates, speeds_mps: Array, accelerations_mps2: Array) -> Array:
+    """(A,) bool, vehicles that start from the side of the ego's lane, in its direction."""
+    (least_m, most_m), (least_mps, most_mps) = PULL_OUT_OFFSET_M, PULL_OUT_SPEED_MPS
+    away_m = np.abs(road.lateral_m)
+    starts = (speeds_mps >= least_mps) & (speeds_mps <= most_mps) & (accelerations_mps2 >= PULL_OUT_MIN_MPS2)
+    is_beside = road.on_road & (road.facing > 0.0) & (away_m >= least_m) & (away_m <= most_m)
+    return np.asarray(starts & is_beside & (others.kinds == AgentKind.VEHICLE))
+
+
 # --- how far along their paths ----------------------------------------------------------------------------------------
 
 
@@ -117,10 +137,14 @@ def find_leads(others: Agents, at_m: Array, lateral_m: Array, facing: Array, on_
     return Leads(rows, gaps_m)
 
 
-def driven_distances(speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_s: Array) -> Array:
-    """(A, T) metres driven at ascending times (T,), never backwards; who stands stays."""
+def driven_distances(
+    speeds_mps: Array, accelerations_mps2: Array, leads: Leads, times_s: Array, pulling_out: Array
+) -> Array:
+    """(A, T) metres driven at ascending times (T,), never backwards; who stands stays, who pulls out gains speed."""
     steps = max(int(np.ceil(times_s[-1] / STEP_S - 1e-9)), 1)
-    decay_s = np.where(accelerations_mps2 < 0.0, SLOW_DOWN_DECAY_S, SPEED_UP_DECAY_S)[:, None]
+    decay_s = np.where(accelerations_mps2 < 0.0, SLOW_DOWN_DECAY_S, SPEED_UP_DECAY_S)
+    decay_s = np.where(pulling_out, PULL_OUT_DECAY_S, decay_s)[:, None]
+    accelerations_mps2 = np.where(pulling_out, np.maximum(accelerations_mps2, PULL_OUT_MPS2), accelerations_mps2)
     lasting_s = agent_motion.decayed(STEP_S * np.arange(steps + 1), decay_s)
     own_mps2 = accelerations_mps2[:, None] * np.diff(lasting_s, axis=1) / STEP_S  # mean over each step
     driven_m = np.empty((len(speeds_mps), len(times_s)))
@@ -155,6 +179,15 @@ def along_road(
     motion = (at_m, lateral_m, poses, speeds_mps, driven_m)
     kernels.along_road(road.for_kernels, *motion, DRIFT_DECAY_S, ARC_MIN_MPS, future_poses)
     return future_poses
+
+
+def pull_out(road: FrenetFrame, at_m: float, lateral_m: float, driven_m: Array) -> Array:
+    """(T, 3) poses after distances (T,) along the road, from an offset to its middle."""
+    share = np.clip(driven_m / PULL_OUT_M, 0.0, 1.0)
+    along_m, offset_m = at_m + driven_m, lateral_m * (1.0 - share**2 * (3.0 - 2.0 * share))
+    slope = -lateral_m * 6.0 * share * (1.0 - share) / PULL_OUT_M
+    heading = np.interp(along_m, road.at, road.heading) + np.arctan(slope)
+    return np.column_stack([road.to_cartesian(np.column_stack([along_m, offset_m])), heading])
 
 
 def project_to_road(road: FrenetFrame, poses: Array) -> tuple[Array, Array, Array]:

@@ -1,6 +1,6 @@
 """ReflectDrive-2 (arXiv 2605.04647): select goals, draft a plan to each, edit the selected plan token by token.
 
-A full step encodes the scene, selects goals, drafts in three rounds and edits in three (AutoEdit). A lite step reuses
+A full step encodes the scene, selects goals, drafts in one round and edits in three (AutoEdit). A lite step reuses
 the last plan: it is transformed to the current ego frame, its last waypoints are masked, one round drafts them and one
 round edits. Full and lite steps alternate; `find_full_step_reason` lists what forces a full step. Between steps the
 plan is kept in metres; only tokens that the network changed are quantised. Horizon 4 s, 8 waypoints.
