@@ -134,13 +134,6 @@ def test_the_car_goes_on_when_the_light_turns_green():
     assert positions_m[-1] > 60.0
 
 
-@pytest.mark.parametrize(("line_m", "stops"), [(25.0, False), (60.0, True)])
-def test_an_amber_light_is_passed_where_the_car_cannot_stop_comfortably(line_m, stops):
-    positions_m, speeds, _ = drive(with_light(observation(speed=13.0), LightState.AMBER, line_m), 15.0)
-    assert (positions_m[-1] + FRONT_M < line_m) == stops
-    assert stops or speeds.min() > 12.9
-
-
 def test_amber_that_turns_red_while_the_car_crosses_does_not_stop_it_in_the_junction():
     def turned(scene, time_s):
         state = LightState.AMBER if time_s < 1.2 else LightState.RED
@@ -294,25 +287,6 @@ def test_a_car_that_lags_stops_at_the_end_of_its_route(planner, speed_mps, end_m
 def test_the_car_does_not_stop_at_the_end_of_a_cut_route():
     positions_m, _, _ = drive(observation(speed=10.0, route=straight_route(length=61.0)), 5.0)
     assert positions_m[-1] == pytest.approx(50.0, abs=0.2)
-
-
-def test_mirrored_scenes_have_mirrored_limits():
-    left = turning_route(radius=15.0)
-    right = left * [1.0, -1.0, -1.0]
-    ends = np.array([[[45.0 - 1.75, 40.0], [45.0 + 1.75, 40.0]]])
-    mirrored = ends[:, ::-1] * [1.0, -1.0]
-    lights = TrafficLights(np.array([1]), np.array([int(LightState.RED)]))
-    limits = [
-        SafetyContext(
-            replace(
-                observation(speed=8.0, route=route), stop_lines=StopLines(lines, np.array([1])), traffic_lights=lights
-            ),
-            config(),
-        ).limits
-        for route, lines in ((left, ends), (right, mirrored))
-    ]
-    np.testing.assert_allclose(limits[0].at_m, limits[1].at_m, atol=1e-6)
-    np.testing.assert_allclose(limits[0].poses * [1.0, -1.0, -1.0], limits[1].poses, atol=1e-6)
 
 
 def test_the_stop_plan_brakes_harder_to_keep_a_red_light():

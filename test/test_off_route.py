@@ -171,17 +171,3 @@ def test_a_car_across_its_route_may_turn_and_one_against_it_stops(turned_deg, st
     route = geometry.compose(geometry.invert(pose), straight_route())
     assert bool(off_route_reason(route, LIMITS)) is stops
     assert bool(off_route_reason(route, LIMITS, was_off=True)) is (abs(turned_deg) > 90)
-
-
-def test_a_route_that_comes_back_past_the_car_is_not_against_it():
-    """Along the car's lane, around a turn 60 m ahead, and back on the next lane, which is nearer."""
-    along = np.arange(-20.0, 61.0)
-    turn = np.linspace(-np.pi / 2, np.pi / 2, 12)[1:-1]
-    outward = np.stack([along, np.full(len(along), -1.9)], axis=-1)
-    around = np.stack([60.0 + 1.8 * np.cos(turn), -0.1 + 1.8 * np.sin(turn)], axis=-1)
-    back = np.stack([along[::-1], np.full(len(along), 1.7)], axis=-1)
-    points = np.concatenate([outward, around, back])
-    step = np.gradient(points, axis=0)
-    route = np.column_stack([points, np.arctan2(step[:, 1], step[:, 0])])
-    assert off_route_reason(route, RouteConfig()) == ""
-    assert "faces against" in off_route_reason(route[-len(back) :], RouteConfig())

@@ -9,7 +9,6 @@ import pytest
 from scenes import Clock, cars, config, later, turning_route
 from scripted_network import camera_observation
 
-from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import SHIPPED_MODELS, Config
 from reflectdrive_ros.core.domain import StepKind, Verdict
@@ -107,29 +106,6 @@ def test_reflectdrive_takes_the_goals_that_it_wants_of_those_that_the_graphs_giv
     assert np.diff(plan.trace.goal_probabilities).max() <= 0.0
 
 
-@pytest.mark.parametrize("spacing_m", [0.9, 1.2, 4.0])
-def test_the_graphs_goals_are_those_of_the_weights_that_decode_by_the_recipes_own_number(spacing_m):
-    """Three of six is three: the network scores as many candidates in both cases."""
-    pytest.importorskip("torch")
-    planner_config = config(planner="reflectdrive", reflectdrive__goal_spacing_m=spacing_m)
-    weights = SMALL / "weights.safetensors"
-    model = replace(planner_config.model, file=str(weights), sha256=sha256_of(weights), threads=1)
-    exact = Engine(replace(planner_config, model=model), Clock()).step(replace(TURNING, agents=BESIDE)).plan
-    engine = engine_of("fp32", "reflectdrive", reflectdrive__goal_spacing_m=spacing_m)
-    plan = engine.step(replace(TURNING, agents=BESIDE)).plan
-    assert plan.tokens.tolist() == exact.tokens.tolist()
-    np.testing.assert_array_equal(plan.trace.goals, exact.trace.goals)
-    np.testing.assert_allclose(plan.trace.goal_probabilities, exact.trace.goal_probabilities, rtol=1e-3)
-
-
-def test_reflectdrive_repairs_on_the_shipped_graphs():
-    engine = engine_of("fp32", "reflectdrive", reflectdrive__goals=1)
-    report = engine.step(camera_observation(8.0, agents=cars((16.0, 0.0, 0.0, 0.0))))
-    assert report.verdict is Verdict.OK, report.reason
-    assert report.plan.check.repairs > 0
-    assert report.plan.check.unsafe_after_s is None
-
-
 @pytest.mark.parametrize("precision", GRAPHS)
 @pytest.mark.parametrize(
     ("setting", "value", "sentence"),
@@ -142,12 +118,6 @@ def test_what_the_graphs_cannot_give_reflectdrive_is_refused_at_the_start(precis
     planner_config = on_graphs(precision, planner="reflectdrive", **{f"reflectdrive__{setting}": value})
     with pytest.raises(ModelFileError, match=sentence):
         Engine(planner_config, Clock())
-
-
-def test_what_is_refused_ends_a_command_with_code_2(capsys):
-    words = ["eval", "--closed-loop", "--planner", "reflectdrive", "--setting", "reflectdrive.guidance=2"]
-    assert main([*words, "--seeds", "1", "--duration", "1"]) == 2
-    assert "reflectdrive.guidance is set" in capsys.readouterr().err
 
 
 # --- what is published of goals and tokens ----------------------------------------------------------------------------
@@ -209,36 +179,3 @@ def test_goals_are_published_in_the_map_with_their_probabilities(turning):
     assert 0.0 < sum(full.probability) <= 1.0
     assert full.header.frame_id == "map"
     assert (len(lite.x), lite.chosen) == (0, -1)  # a lite step keeps the goal that it has
-
-
-def test_the_ids_of_a_repaired_plan_are_those_that_the_network_wrote():
-    engine = engine_of("fp32", "reflectdrive2", pipeline__select=False)
-    report = engine.step(camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0))))
-    assert report.plan.check.repairs > 0
-    debug, _ = messages(report)
-    edited = np.array(debug.round_tokens).reshape(-1, 16)[-1]
-    assert list(debug.tokens_after_edit) == edited.tolist()
-    assert min(debug.token_confidence) > 0.0
-
-
-def test_reflectdrive_tells_its_goals_and_its_draft_too():
-    report = engine_of("fp32", "reflectdrive").step(replace(TURNING, agents=BESIDE))
-    debug, goals = messages(report)
-    assert debug.edit_rounds == 0  # it does not edit
-    assert list(debug.tokens_before_edit) == list(debug.tokens_after_edit) == list(debug.round_tokens)
-    assert min(debug.token_confidence) > 0.0
-    assert len(goals.x) == 3
-    assert goals.chosen == report.plan.trace.chosen
-
-
-def test_the_live_page_shows_what_the_engine_published(turning):
-    from reflectdrive_ros.demo import live_view
-
-    debug, goals = messages(turning[1])[0], messages(turning[0])[1]
-    page = live_view.tokens(debug)
-    assert page["before"] == turning[1].plan.trace.ids[0].tolist()
-    assert page["after"] == turning[1].plan.tokens.tolist()
-    assert page["rounds"] == turning[1].plan.trace.ids[1:].tolist()
-    assert page["confidence"] == pytest.approx(turning[1].plan.trace.confidence[-1].tolist(), abs=1e-3)
-    assert [row[3] for row in live_view.goals(goals)].index(True) == goals.chosen
-    assert [row[2] for row in live_view.goals(goals)] == pytest.approx(list(goals.probability), abs=1e-4)
