@@ -65,9 +65,9 @@ def stands_for(report):
 
 
 @pytest.mark.parametrize(("planner", "backend"), DRIVERS)
-@pytest.mark.parametrize("away_m", [30.0, -545.0, 6.0])
+@pytest.mark.parametrize("away_m", [-545.0, 6.0])
 def test_every_planner_drives_on_its_route_and_stops_when_the_car_is_elsewhere(planner, backend, away_m):
-    """30 m is a localisation that jumped, 545 m a car on another road."""
+    """545 m are a car on another road."""
     driven = engine(planner, backend)
     on_route = driven.step(scene(planner))
     assert on_route.source is PlanSource.PLANNER, on_route.reason

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scenes import Clock, cars, config, later, turning_route
+from scenes import Clock, cars, config, lanes, later, observation, straight_route, turning_route
 from scripted_network import camera_observation
 
 from reflectdrive_ros.core import geometry
@@ -38,7 +38,8 @@ def test_graphs_are_those_of_the_shipped_weights_and_no_file_is_large(file):
 
 
 @pytest.mark.parametrize(
-    ("planner", "capabilities"), [("drivefine", {"refine", "sampling"}), ("reflexdiffusion", {"guidance"})]
+    ("planner", "capabilities"),
+    [("reflectdrive2", {"goals", "edit"}), ("drivefine", {"refine", "sampling"}), ("reflexdiffusion", {"guidance"})],
 )
 def test_a_planner_drives_on_graphs_in_float32_that_can_do_what_its_settings_ask(planner, capabilities):
     file, sha256 = SHIPPED_MODELS[planner]
@@ -48,8 +49,52 @@ def test_a_planner_drives_on_graphs_in_float32_that_can_do_what_its_settings_ask
     assert capabilities <= card.capabilities
 
 
-def test_the_default_is_the_graphs_in_float32():
-    assert sha256_of(GRAPHS["fp32"]) == Config().model.sha256
+# --- the planners with models of their own ----------------------------------------------------------------------------
+
+
+@lru_cache
+def own_network(planner):
+    settings = Config(planner=planner)
+    return load_network(replace(settings.model, threads=1), settings.decoding)
+
+
+def step(planner, scene):
+    settings = replace(config(), planner=planner, model=Config(planner=planner).model)
+    return Engine(settings, Clock(), network=own_network(planner)).step(scene)
+
+
+def on_road(**changes):
+    """8 m/s on the right one of two lanes."""
+    road = lanes(*((50.0 * k - 50.0, y, 50.0, 3.5, 13.9, 0) for k in range(4) for y in (0.0, 3.5)))
+    route = lanes(*((50.0 * k - 50.0, 0.0, 50.0, 3.5, 13.9, 0) for k in range(4)))
+    return observation(speed=8.0, route=straight_route(), lanes=road, route_lanes=route, **changes)
+
+
+@pytest.mark.parametrize(("planner", "scene"), [("drivefine", camera_observation(8.0)), ("reflexdiffusion", on_road())])
+def test_a_planner_does_not_drive_into_a_standing_car(planner, scene):
+    plan = step(planner, replace(scene, agents=cars((24.0, 0.0, 0.0, 0.0)))).plan
+    assert plan.trajectory.poses[-1, 0] < 24.0
+    assert plan.check.unsafe_after_s is None
+
+
+def test_drivefine_drives_on_and_repeats_its_plan():
+    reports = [step("drivefine", camera_observation(speed=8.0)) for _ in range(2)]
+    assert {report.verdict for report in reports} == {Verdict.OK}
+    plans = [report.plan for report in reports]
+    assert plans[0].tokens.tolist() == plans[1].tokens.tolist()
+    assert 15.0 < plans[0].trajectory.poses[-1, 0] < 45.0
+    assert np.abs(plans[0].trajectory.poses[:, 1]).max() < 3.0
+
+
+@pytest.mark.parametrize("agents", [None, cars()], ids=["unknown", "none"])
+def test_reflexdiffusion_plans_without_a_map_and_says_so(agents):
+    """The network's plan, or the stop plan: it has not learned to drive without lanes."""
+    report = step("reflexdiffusion", observation(speed=6.0, route=straight_route(), agents=agents))
+    assert len(report.plan.trajectory.poses)
+    assert any("lanes are unknown" in note for note in report.notes)
+
+
+# --- the default planner ----------------------------------------------------------------------------------------------
 
 
 def on_graphs(precision="fp32", **changes):
