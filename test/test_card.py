@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from changed_documents import with_field
 from exported_graphs import graphs_folder  # noqa: F401 (a fixture)
 from scenes import config
 from scripted_network import camera_observation
@@ -91,10 +92,8 @@ def copy(plain, tmp_path):
 
 def change(path, section, **values):
     card = json.loads(path.read_text())
-    part = card
-    for name in section.split("."):
-        part = part[name]
-    part.update(values)
+    for name, value in values.items():
+        card = with_field(card, f"{section}.{name}", value)
     path.write_text(json.dumps(card))
 
 
@@ -219,13 +218,8 @@ def test_a_card_of_weights_is_compared_with_the_file(tmp_path, section, values, 
     weights = tmp_path / "weights.safetensors"
     sha256 = checkpoint.save(network(), weights, {})
     load_network(ModelConfig(str(weights), sha256), SETTINGS)
-    *sections, name = section.split(".")
     card = json.loads((tmp_path / "card.json").read_text())
-    inner = card
-    for each in sections:
-        inner = inner[each]
-    inner[name] = values
-    (tmp_path / "card.json").write_text(json.dumps(card))
+    (tmp_path / "card.json").write_text(json.dumps(with_field(card, section, values)))
     with pytest.raises(ModelFileError, match=complaint):
         load_network(ModelConfig(str(weights), sha256), SETTINGS)
 

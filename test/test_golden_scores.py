@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from changed_documents import with_field
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -162,10 +163,7 @@ def test_a_bad_file_is_one_sentence_and_leaves_nothing(tmp_path, capsys, content
 )
 def test_a_field_of_a_wrong_type_is_named(tmp_path, capsys, path_of_field, value, message):
     def change(entry):
-        *path, last = [int(name) if name.isdigit() else name for name in path_of_field.split(".")]
-        for name in path:
-            entry = entry[name]
-        entry[last] = value
+        entry.update(with_field(entry, path_of_field, value))
 
     assert run(one_scene(tmp_path / "scenes.jsonl", change), tmp_path / "out.jsonl") == 2
     output = capsys.readouterr().err

@@ -22,10 +22,9 @@ from scripted_network import (
 )
 
 from reflectdrive_ros.core import kinematics
-from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import Command, Plan, StepKind, Trajectory, Verdict
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
-from reflectdrive_ros.planning import get_planner, goals, lite_step, pipeline
+from reflectdrive_ros.planning import goals, lite_step, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive2
 from reflectdrive_ros.planning.lite_step import ReflectDrive2Memory
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
@@ -310,13 +309,6 @@ def test_a_network_without_a_vocabulary_is_refused():
 
     with pytest.raises(CheckpointError, match="the network has no vocabulary"):
         TorchNetwork(tiny_net())
-
-
-def test_it_is_offered_only_where_a_model_is_configured():
-    with pytest.raises(ConfigError, match="needs a model"):
-        get_planner(config(model__file="", model__sha256=""))
-    with_model = get_planner(config(model__file="weights.safetensors", model__sha256="00"))
-    assert with_model.args == (reflectdrive2.generate,)
 
 
 def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():

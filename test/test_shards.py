@@ -15,7 +15,9 @@ import hand_scenes
 import hypothesis
 import numpy as np
 import pytest
+from changed_documents import with_field
 from hypothesis import strategies as st
+from stored_scenes import store
 
 from reflectdrive_ros.data import codec, shards
 from reflectdrive_ros.data.scene import FAMILIES
@@ -138,12 +140,7 @@ def test_a_damaged_sample_is_one_error(harm):
 )
 def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(path_of_field, value, complaint):
     sample = codec.sample_of(hand_scenes.scene(images=False))
-    meta = json.loads(sample["meta.json"])
-    *path, last = path_of_field.split(".")
-    at = meta
-    for name in path:
-        at = at[name]
-    at[last] = value
+    meta = with_field(json.loads(sample["meta.json"]), path_of_field, value)
     with pytest.raises(codec.CodecError, match=f"meta.json of test-00000-000 {complaint}"):
         codec.scene_of({**sample, "meta.json": json.dumps(meta).encode()})
 
@@ -151,21 +148,9 @@ def test_a_scene_with_a_field_of_a_wrong_type_is_refused_by_its_name(path_of_fie
 # --- shards ----------------------------------------------------------------------------------------------------------
 
 
-MADE_BY = {"options": {"width": 192}}
-
-
 def stored(folder, shards_of=(5, 5, 3), images=False):
     """A small set and its scenes."""
-    scenes, notes = [], []
-    for k, count in enumerate(shards_of):
-        source = hand_scenes.Shard("test", k, count, images)
-        part = list(source.scenes())
-        name = f"test-{k:05d}"
-        load = replace(shards.ShardContent.of(part), counts=source.counts)
-        notes.append(shards.write_shard(folder, name, load, requested=count, generator=MADE_BY))
-        scenes += part
-    shards.write_index(folder, shards.Index("test", sum(shards_of), tuple(notes), MADE_BY))
-    return scenes
+    return store(folder, shards_of, images=images)
 
 
 def read(folder, **more):
@@ -286,12 +271,7 @@ def test_a_folder_without_a_usable_index_is_one_sentence(content, tmp_path):
 def test_an_index_with_a_field_of_a_wrong_type_is_refused_by_its_name(path_of_field, value, complaint, tmp_path):
     stored(tmp_path)
     content = json.loads((tmp_path / "index.json").read_text())
-    *path, last = path_of_field.split(".")
-    at = content
-    for name in path:
-        at = at[int(name)] if name.isdigit() else at[name]
-    at[last] = value
-    (tmp_path / "index.json").write_text(json.dumps(content))
+    (tmp_path / "index.json").write_text(json.dumps(with_field(content, path_of_field, value)))
     with pytest.raises(shards.SetError, match=rf"index\.json is damaged, it {complaint}"):
         shards.index_of(tmp_path)
 
