@@ -89,21 +89,6 @@ def test_the_drivable_space_of_the_map_refuses_no_plan_along_its_route():
     assert set(reasons_along_the_drive(drivable_type="map")) == {""}
 
 
-def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():
-    messages, positions = drive()
-    config = Config(inputs=settings(objects_type="none"))
-    inputs = Inputs(replace(config, cameras=replace(config.cameras, required=False)))
-    now_ns = messages[0].header.stamp.sec * 1_000_000_000 + messages[0].header.stamp.nanosec
-    inputs.store.put("odometry", messages[0], now_ns)
-    inputs.store.put("route", route_message([999999], positions[0], positions[-1]), now_ns)
-    snapshot = inputs.snapshot(now_ns)
-    assert snapshot.observation is None
-    assert snapshot.ego is not None  # enough to stop
-    assert any("lanelet 999999 is not in cargo_transport_map.osm" in problem for problem in snapshot.problems)
-    (status,) = (s for s in inputs.statuses(now_ns) if s.name == "route")
-    assert "lanelet 999999" in status.message
-
-
 def test_without_tags_in_use_the_map_is_projected_around_the_origin():
     ids = ids_along_the_site()
     by_tags = load_map(settings())._lane(ids[0])

@@ -176,14 +176,6 @@ def test_where_the_score_does_not_know_what_a_plan_waits_for_the_generators_firs
     np.testing.assert_allclose(waypoints(off.trajectory), slow, atol=1e-6)
 
 
-def test_the_further_candidates_follow_by_their_score():
-    plan = planned(proposing(*(moving(8.0, braking) for braking in (3.0, 0.0, 2.0, 1.0))), mapped_scene(8.0))
-    assert len(plan.candidates) == 3
-    assert list(plan.scores[1:]) == sorted(plan.scores[1:], reverse=True)
-    ends = [each.poses[-1, 0] for each in plan.candidates]
-    assert ends == sorted(ends, reverse=True)
-
-
 # --- repair -----------------------------------------------------------------------------------------------------------
 
 REPAIR_ONLY = {"pipeline__vary": False, "pipeline__select": False}

@@ -77,14 +77,6 @@ def test_all_others_go_straight_on(agents, why):
     assert same_as_straight_on(agents), why
 
 
-def test_predicted_paths_are_believed():
-    agents = in_bend(3.5, 40.0, 6.0, np.pi)
-    paths = np.repeat(agents.poses[:, None], 8, axis=1)
-    predicted = replace(agents, predicted_poses=paths)
-    assert same_as_straight_on(predicted)
-    assert foreseen(predicted).source is ForecastSource.PREDICTED
-
-
 def test_without_a_road_agents_go_straight_on():
     agents = in_bend(3.5, 40.0, 6.0, np.pi)
     forecast = prediction.forecast(agents, None, DT_S, STEPS)

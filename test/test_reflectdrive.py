@@ -61,14 +61,6 @@ def test_the_safe_goal_is_driven_to_though_it_is_not_the_likeliest():
     assert plan.check.unsafe_after_s is None
 
 
-def test_without_agents_or_road_the_likeliest_goal_is_driven_to_and_no_check_reported():
-    network = ScriptedNetwork(STRAIGHT, SLOW)
-    plan = planned(network, camera_observation(8.0))
-    assert plan.tokens.tolist() == network.ids[0].tolist()
-    assert plan.candidates == ()
-    assert str(plan.check) == "unchecked: no objects, no drivable space"
-
-
 # --- repair, of both generators ---------------------------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize("generator", [reflectdrive, reflectdrive2], ids=["reflectdrive", "reflectdrive2"])

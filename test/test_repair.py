@@ -12,15 +12,14 @@ from scenes import NO_LIGHTS, SECOND_NS, cars, config, observation, straight_rou
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import RepairConfig, VehicleConfig
 from reflectdrive_ros.core.domain import AgentKind, Agents, Plan, StepKind, Trajectory
-from reflectdrive_ros.planning.assessment import Assessment, assess, comfortable, evaluate, limit_violation
+from reflectdrive_ros.planning.assessment import Assessment, assess, comfortable, evaluate
 from reflectdrive_ros.planning.postprocess.waypoints import POINTS, trajectories
 from reflectdrive_ros.planning.repair import search
 from reflectdrive_ros.planning.repair.brake import follow_route, repair_points
 from reflectdrive_ros.planning.repair.continue_last import continue_last
 from reflectdrive_ros.planning.repair.return_to_route import return_to_route
-from reflectdrive_ros.planning.repair.search import ANCHORS, best_pairs, mask_around, run_repair
+from reflectdrive_ros.planning.repair.search import mask_around, run_repair
 from reflectdrive_ros.scoring import safety
-from reflectdrive_ros.scoring.frenet import poses_on_road
 from reflectdrive_ros.scoring.safety import SAFE, Safety, SafetyContext, unsafe_reason
 from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
 
@@ -115,15 +114,6 @@ def test_what_the_repair_takes_for_safe_the_guard_lets_through(speed, others, ha
 
 
 # --- what is better -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("ahead_m", "waypoint"), [(10.0, 1), (18.0, 2), (22.0, 3)])
-def test_pairs_that_no_car_can_follow_come_after_all_that_one_can(ahead_m, waypoint):
-    """Though they lie further from the car that stands ahead."""
-    safety_context = context_of(observation(8.0, agents=cars((ahead_m, 0, 0, 0))))
-    pairs = best_pairs(straight(8.0), waypoint, set(), 0.0, safety_context, LAYOUT, plain)
-    assert len(pairs) == ANCHORS
-    assert (limit_violation(safety_context, poses_on_road(plain(pairs), safety_context.road)) == 0.0).all()
 
 
 def test_of_two_plans_that_pass_equally_long_the_one_with_its_corners_on_the_road_is_better():

@@ -186,15 +186,6 @@ def test_quotas_add_up_to_the_limit_and_leave_no_family_out_that_fits(available,
         assert all(quotas[family] for family, count in available.items() if count)
 
 
-def test_the_same_scenes_are_the_same_bytes(tmp_path):
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        stored(tmp_path / name, [4], images=True)
-    assert {p.name: p.read_bytes() for p in (tmp_path / "one").iterdir()} == {
-        p.name: p.read_bytes() for p in (tmp_path / "two").iterdir()
-    }
-
-
 def test_webdataset_reads_what_we_read(tmp_path):
     import webdataset
 
