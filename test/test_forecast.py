@@ -66,6 +66,13 @@ def test_a_braking_lead_stops_where_constant_velocity_has_it_drive_on(lateral_m)
     assert 30.0 + 8.0**2 / (2 * 5.0) <= braking[-1, 0] < 45.0  # not shorter than at a constant deceleration
 
 
+def test_who_speeds_up_comes_to_a_constant_speed():
+    speeds_mps = speeds(foreseen(with_accelerations(cars((30.0, 0.0, 0.0, 8.0)), 2.0)))[0]
+    assert (np.diff(speeds_mps) >= -1e-9).all()
+    assert 9.0 < speeds_mps[-1] < 8.0 + 2.0 * 1.2 + 1e-6
+    assert speeds_mps[-1] - speeds_mps[-6] < 0.1
+
+
 def test_who_stands_stands_and_who_has_stopped_does_not_go_backwards():
     agents = with_accelerations(
         cars((30.0, 0.0, 0.0, 0.0), (60.0, 3.5, 0.0, 2.0), (20.0, 50.0, 1.0, 1.0)), [-3.0, -6.0, -6.0], 0.3

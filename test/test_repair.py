@@ -409,6 +409,7 @@ def test_many_plans_repaired_together_are_to_the_bit_what_each_is_alone():
     np.testing.assert_array_equal(together, np.concatenate([points for points, _ in alone]))
     np.testing.assert_array_equal(counts, np.concatenate([count for _, count in alone]))
     assert len({row.tobytes() for row in together}) >= 4
+    np.testing.assert_allclose(together[0], sideways, atol=1e-6)
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

@@ -71,6 +71,13 @@ def test_what_was_read_is_written_to_the_same_bytes():
     assert again["arrays.npz"] == sample["arrays.npz"]
 
 
+def test_no_pickle_and_no_clock_in_the_arrays():
+    sample = codec.sample_of(hand_scenes.scene())
+    with np.load(io.BytesIO(sample["arrays.npz"]), allow_pickle=False) as arrays:
+        assert all(array.dtype != object for array in arrays.values())
+        assert {entry.date_time for entry in arrays.zip.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+
+
 @pytest.mark.parametrize("differences", [0, 1, 2])
 def test_packing_is_exact_on_the_grid(differences):
     """Up to the ends of the range, where differences run over."""
