@@ -51,6 +51,12 @@ def with_changes(document, changes):
     return document
 
 
+def with_field(document, path, value):
+    """The document with the value at a path like "rows.0.name" replaced."""
+    names = tuple(int(name) if name.isdigit() else name for name in path.split("."))
+    return with_changes(document, [(names, value)])
+
+
 def changed(document):
     """Strategy: the document with one to three values replaced or removed."""
     change = st.tuples(st.sampled_from(list(paths(document))), st.one_of(values, st.just(REMOVED)))

@@ -6,7 +6,6 @@ over a gradient (harder to compress than a drawing). Everything follows from the
 
 import errno
 import os
-import resource
 import signal
 import time
 import zlib
@@ -21,7 +20,6 @@ from reflectdrive_ros.core.domain import AgentKind, CameraFrame, Command, EgoSta
 from reflectdrive_ros.data.scene import FAMILIES, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.scorer import Reference
-from reflectdrive_ros.sim import sampler
 
 CAMERAS = ("front_left", "front", "front_right")
 NAMES = list(FAMILIES)
@@ -145,12 +143,6 @@ def make_or_die(marks: Path, deaths: int, split: str, index: int, size: int, fol
     return Shard(split, index, size)
 
 
-def make_or_fail(split: str, index: int, size: int, folder: Path):
-    if index == 1:
-        raise ValueError("the town has no road")
-    return Shard(split, index, size)
-
-
 def make_on_a_full_disk(split: str, index: int, size: int, folder: Path):
     """As `make`, but the disk is full when shard 1 puts its town down."""
     if index == 1:
@@ -161,9 +153,3 @@ def make_on_a_full_disk(split: str, index: int, size: int, folder: Path):
 def make_nothing(split: str, index: int, size: int, folder: Path):
     """As `make`, but shard 1 has no scene: all its towns failed."""
     return Shard(split, index, 0, counts={"town_failed": 8}) if index == 1 else Shard(split, index, size)
-
-
-def make_with_small_files(limit_bytes: int, split: str, index: int, size: int, folder: Path):
-    """The proving ground's sampler in a process whose files have a limit, as after `ulimit -f`."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    return sampler.Shard(split, index, size, folder, sampler.Options(pictures=False))

@@ -15,9 +15,6 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.core.config import ConfigError, ModelConfig, load
 from reflectdrive_ros.core.recipe_config import DecodingConfig
-from reflectdrive_ros.infra.files import sha256_of
-from reflectdrive_ros.model.token.ops import EditRules
-from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning.planner import Prefilled
 from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.engine import Engine
@@ -65,23 +62,6 @@ def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
     assert gaps.min() >= 9.0 - 1e-3
 
 
-def test_edits_follow_their_rules(tiny_model):  # noqa: F811
-    """A random plan is replaced token by token, at most so many in a round."""
-
-    def changed(rules=None):
-        network = load_network(ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig())
-        if rules is not None:
-            network.set_decoding(Decoding(edits=rules))
-        prefilled = network.prefill_goal(synthetic_inputs(network))
-        nonsense = prefilled.actions[:1].copy()
-        nonsense[:, :14] = 333 + np.arange(14) % 3
-        return int((network.step(prefilled.context, nonsense, 0, True)[0] != nonsense).sum())
-
-    assert changed() == EditRules().at_most == 5
-    assert changed(EditRules(2)) == 2
-    assert changed(EditRules(0)) == 0
-
-
 @pytest.mark.parametrize("location", ["config", "here", "checkout", "share"])
 def test_a_relative_name_is_resolved(location, copy, tmp_path, monkeypatch):
     """Beside the configuration file, in the present folder, in the checkout, in an installed share folder."""
@@ -112,22 +92,6 @@ def test_a_model_named_on_a_command_line_brings_its_hash(copy):
 
 
 # --- what is not -----------------------------------------------------------------------------------------------------
-
-
-def test_another_hash_is_refused(copy):
-    assert f"has SHA-256 {copy.sha256}, expected abc" in refused(lambda: opened(copy, sha256="abc"))
-
-
-def test_weights_of_the_wrong_shape_are_refused(copy):
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    with safe_open(copy.file, "pt") as file:
-        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-    tensors["slot"] = tensors["slot"][:8].clone()
-    save_file(tensors, copy.file, metadata)
-    spoilt = model_config(str(copy.file), sha256_of(copy.file))
-    assert "slot has shape (8, 32), expected (16, 32)" in refused(lambda: load_network(spoilt, DecodingConfig()))
 
 
 @pytest.mark.parametrize("library", ["torch", "safetensors"])

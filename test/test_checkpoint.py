@@ -13,7 +13,6 @@ from tiny_net import random_actions, tiny_config, tiny_inputs, tiny_net
 from reflectdrive_ros.model.checkpoint import CheckpointError, load, save
 from reflectdrive_ros.model.layers import TransformerConfig
 from reflectdrive_ros.model.pretrained import load_qwen3, load_siglip
-from reflectdrive_ros.model.token.net import TokenNet, small_config
 from reflectdrive_ros.model.vision import VisionConfig
 
 
@@ -56,13 +55,6 @@ def test_the_same_weights_make_the_same_file(tmp_path):
     assert save(tiny_net(2), tmp_path / "c.safetensors", {}) != save(tiny_net(1), tmp_path / "b.safetensors", {})
 
 
-def test_the_small_model_fits_into_16_mb(tmp_path):
-    net = TokenNet(small_config(("go",)))
-    net.initialise(torch.Generator().manual_seed(0))
-    save(net, tmp_path / "weights.safetensors", {})
-    assert (tmp_path / "weights.safetensors").stat().st_size <= 16e6
-
-
 def test_another_hash_is_refused(tmp_path):
     path = tmp_path / "weights.safetensors"
     sha256 = save(tiny_net(), path, {})
@@ -87,16 +79,11 @@ def change_config(values):
     ("change", "complaint"),
     [
         (lambda t, m: t.pop("slot"), "lacks slot and has unexpected nothing"),
-        (lambda t, m: t.update(extra=torch.zeros(1), more=torch.zeros(1)), "unexpected extra, more"),
         (lambda t, m: t.update(slot=torch.zeros(15, 32)), r"slot has shape \(15, 32\), expected \(16, 32\)"),
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
         (
             lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
             r"expected weights of the format .*net\.4",
-        ),
-        (
-            lambda t, m: m.update({"reflectdrive.token_net.4": "{"}),
-            "the configuration that .* carries is not JSON",
         ),
         (
             lambda t, m: m.update({"reflectdrive.token_net.4": "[" * 100_000}),
@@ -105,10 +92,7 @@ def change_config(values):
         (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),
         (change_config(lambda c: c["transformer"].pop("heads")), r"carries has no transformer\.heads"),
         (change_config(lambda c: c.update(cameras="3")), "carries has cameras = '3', expected a whole number"),
-        (change_config(lambda c: c.update(cameras=5)), r"camera has shape \(3, 32\), expected \(5, 32\)"),
-        (change_config(lambda c: c.update(instants=8)), r"instant has shape \(1, 32\), expected \(4, 32\)"),
         (change_config(lambda c: c.update(text_length=10**9)), "has text_length = 1000000000, expected a whole number"),
-        (change_config(lambda c: c.update(words=[["a"]])), r"has words\[0\] = \['a'\], expected text"),
         (change_config(lambda c: c.update(ego_scale=[1.0, 0.0, 1.0])), r"has ego_scale\[1\] = 0\.0, expected a finite"),
         (
             change_config(lambda c: c["layout"]["axes"][0].update(bin=float("nan"))),
@@ -119,17 +103,10 @@ def change_config(values):
             r"TokenLayout.goal is \(3, 4\), expected the positions",
         ),
         (
-            change_config(lambda c: c["layout"].update(order="axes")),
-            "TokenLayout.order is 'axes', expected 'waypoints'",
-        ),
-        (change_config(lambda c: c["layout"]["axes"][0].update(name="z")), "Axis.name is 'z', expected one of x, y"),
-        (
             change_config(lambda c: c["transformer"].update(width=1 << 16, ffn=1 << 16, layers=256)),
             r"lacks layers\.10\.",
         ),
-        (change_config(lambda c: c["transformer"].update(layers=1)), "unexpected layers.1"),
         (change_config(lambda c: c["transformer"].update(kv_heads=3)), "expected a multiple of kv_heads"),
-        (change_config(lambda c: c["vision"].update(channels=24)), "expected .*24"),
     ],
 )
 def test_weights_and_configuration_that_do_not_fit_are_refused_by_name(tmp_path, change, complaint):
@@ -137,14 +114,6 @@ def test_weights_and_configuration_that_do_not_fit_are_refused_by_name(tmp_path,
     save(tiny_net(), path, {}, torch.float32)
     sha256 = rewritten(path, change)
     with pytest.raises(CheckpointError, match=complaint):
-        load(path, sha256)
-
-
-def test_many_missing_tensors_are_counted_not_all_listed(tmp_path):
-    path = tmp_path / "weights.safetensors"
-    save(tiny_net(), path, {}, torch.float32)
-    sha256 = rewritten(path, lambda t, m: [t.pop(name) for name in list(t) if name.startswith("vision")])
-    with pytest.raises(CheckpointError, match=r"vision\.layers\.0\.layer_norm1\.bias.* and \d+ more"):
         load(path, sha256)
 
 
@@ -314,10 +283,6 @@ def test_a_language_model_of_other_measures_is_refused_by_name(qwen):
             r"unexpected .*q_proj\.bias",
         ),
         (lambda t, m: t.update({"model.norm.weight": torch.zeros(31)}), r"norm\.weight has shape \(31,\)"),
-        (
-            lambda t, m: t.update({"model.layers.0.action_mlp.up_proj.weight": torch.zeros(1)}),
-            "unexpected .*action_mlp",
-        ),
     ],
 )
 def test_a_language_model_with_other_tensors_is_refused_by_name(qwen, change, complaint):

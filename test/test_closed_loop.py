@@ -126,12 +126,6 @@ def test_a_plan_that_was_carried_is_scored_as_if_it_went_on(left, speed):
     np.testing.assert_array_equal(whole.poses[:, 1:], 0.0)
 
 
-@pytest.mark.parametrize("dt_s", [0.07, 0.3, 0.5])
-def test_a_carried_plan_of_any_interval_reaches_the_end_of_the_score(dt_s):
-    whole = driving_scores.extend(Trajectory(np.zeros((3, 3)), dt_s))
-    assert 4.0 - 1e-9 <= whole.horizon_s < 4.0 + dt_s
-
-
 def result(one, scores=(1.0,), parts=None):
     parts = np.ones((len(scores), len(closed_loop.PLAN_SCORES))) if parts is None else np.array(parts)
     values = measurements()
@@ -155,14 +149,6 @@ def test_the_parts_of_the_score_are_means_over_all_plans_of_all_drives():
     assert closed_loop.drive_metrics([])["plan_scores"] == {}
 
 
-def test_the_score_of_a_driven_plan_is_that_of_its_parts():
-    """PDMS = NC DAC (5 EP + 5 TTC + 2 C) / 12, and 0 at a red light."""
-    one = closed_loop.drive(WorldOptions(seed=1), FOLLOWER, 3.0)
-    nc, dac, ttc, comfort, ep, tlc = one.sub_scores.T
-    np.testing.assert_allclose(one.scores, nc * dac * tlc * (5 * ep + 5 * ttc + 2 * comfort) / 12, atol=1e-12)
-    assert len(one.scores) == 3
-
-
 def test_rates_are_over_all_kilometres_and_shares_over_all_time():
     hits = [Collision(1.0, 3, ActorShape.CAR, True), Collision(9.0, 4, ActorShape.CAR, False)]
     events = [Event("red_light", 2.0, ""), Event("off_road", 59.0, "")]
@@ -180,12 +166,6 @@ def test_rates_are_over_all_kilometres_and_shares_over_all_time():
     assert numbers["pdms"] == pytest.approx(50.0)
     assert numbers["comfort"] == 100.0
     assert numbers["verdicts"] == {"OK": 2}
-
-
-def test_a_car_that_never_moved_has_no_rates():
-    numbers = closed_loop.drive_metrics([result(log(10.0, 0.0))])
-    assert numbers["collisions_per_km"] is None
-    assert numbers["mean_speed_mps"] == 0.0
 
 
 def command(*words):
@@ -255,33 +235,7 @@ def test_a_drive_that_breaks_off_counts_against_the_table():
     assert list(table.columns[-1].cells) == ["0", "1", "1", "1", "1"]
 
 
-def test_the_traffic_of_world_300_leaves_its_process_alive():
-    """SUMO was reported to die of signal 11 in this world; the drive has a process of its own, as all of a table."""
-    rows = variants.of_planners(Config(), ["constant_velocity"])
-    (result_or_reason,) = dict(closed_loop._iterate_drives([("constant_velocity", 300)], rows, 30.0, None, 1)).values()
-    assert isinstance(result_or_reason, closed_loop.DriveResult), result_or_reason
-    assert result_or_reason.log.duration_s == pytest.approx(30.0)
-
-
 WHOLE = closed_loop._run_drive
-
-
-def _dies_in_world_1(job, report, **settings):
-    """What a worker does, but in the world of seed 1 its process dies as SUMO would make it die."""
-    if job[1] == 1:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return WHOLE(job, report, **settings)
-
-
-def test_where_a_drive_kills_its_process_the_exit_code_is_1(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(closed_loop, "_run_drive", _dies_in_world_1)
-    file = tmp_path / "drive.json"
-    assert command("--planner", "constant_velocity", "--seeds", 2, "--duration", 1, "--json", file) == 1
-    metrics = json.loads(file.read_text())
-    assert (metrics["drives"], metrics["broken_off"]) == (1, 1)
-    (reason,) = metrics["failures"].values()
-    assert reason == "its process died 3 times (signal 11)"
-    assert f"broken off: constant_velocity, seed 1: {reason}" in capsys.readouterr().out
 
 
 def _dies_once(job, report, *, flag, **settings):

@@ -12,7 +12,6 @@ from reflectdrive_ros.planning.confidence import (
     kinematic_consistency,
     off_road_probability,
     safety_margin,
-    speeds_and_curvatures,
     times_to_collision,
 )
 from reflectdrive_ros.scoring.safety import SafetyContext
@@ -104,11 +103,3 @@ def test_what_is_unknown_does_not_lower_the_confidence():
     unknown = SafetyContext(observation(route=np.zeros((0, 3)), agents=None), config())
     assert confidence(straight(), DT_S, unknown).value > 0.99
     assert (off_road_probability(straight(), unknown) == 0.0).all()
-
-
-def test_curvature_and_speed_of_an_arc():
-    speed, curvature = speeds_and_curvatures(arc(25.0, 8.0), DT_S)
-    np.testing.assert_allclose(speed, 8.0, rtol=1e-4)
-    np.testing.assert_allclose(curvature, 1.0 / 25.0, rtol=1e-3)
-    turned = straight(0.2) + np.array([0.0, 0.0, 0.3])
-    assert (speeds_and_curvatures(turned, DT_S)[1] == 0.0).all()  # creeping

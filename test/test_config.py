@@ -212,19 +212,10 @@ def test_a_value_of_the_wrong_type_is_refused_with_the_right_one(leaf):
         assert "expected" in text
 
 
-@pytest.mark.parametrize("section", [None, 3, "fast", [1, 2], True])
-def test_a_section_is_settings(section):
-    with pytest.raises(ConfigError) as fault:
-        override(Config(), {"guard": section})
-    assert "section guard is" in one_sentence(fault)
-
-
 @pytest.mark.parametrize(
     ("values", "text"),
     [
         ({"guard": {}, "guard.max_speed_mps": 1.0}, "'guard' and 'guard.max_speed_mps' are both given"),
-        ({"guard.max_speed_mps": 1.0, "guard": {}}, "'guard' and 'guard.max_speed_mps' are both given"),
-        ({"planner": "route_follower", "planner.kind": 1}, "'planner' and 'planner.kind' are both given"),
         ({"guard.max_speed_mps.value": 1.0}, "setting guard.max_speed_mps is {'value': 1.0} (dict), expected float"),
         ({"guard.": 1.0}, "unknown setting 'guard.'"),
         ({"": 1.0}, "unknown setting ''"),
@@ -243,14 +234,11 @@ def test_dotted_names_that_cannot_be_are_refused(values, text):
         ({"cameras.names": ["front", "front"]}, "cameras.names is ['front', 'front'], expected different names"),
         ({"cameras.names": []}, "cameras.names is [], expected different names"),
         ({"cameras.names": ["front", "front left"]}, "cameras.names holds 'front left', expected letters"),
-        ({"cameras.names": ["front", ""]}, "cameras.names holds '', expected letters"),
         ({"cameras.anchor": "rear"}, "cameras.anchor is 'rear', expected one of"),
         ({"cameras.topics": ["/a"]}, "cameras.topics has 1 entries for 3 cameras"),
-        ({"cameras.info_topics": ["/a"]}, "cameras.info_topics has 1 entries for 3 cameras"),
         ({"inputs.route_type": "lanes"}, "inputs.route_type is 'lanes', expected one of path, lanelet"),
         ({"inputs.objects_type": "boxes"}, "inputs.objects_type is 'boxes', expected one of predicted, tracked, none"),
         ({"model.file": "a.onnx", "model.sha256": ""}, "model.file and model.sha256 go together"),
-        ({"model.file": "", "model.sha256": "00"}, "model.file and model.sha256 go together"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(values, text):
@@ -265,19 +253,14 @@ def test_settings_that_contradict_each_other_are_refused(values, text):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"guard: {max_speed_mps: 300}", "setting guard.max_speed_mps is 300, expected 0.5 to 80.0"),
         (b"guard:\n  max_sped_mps: 3", "did you mean 'guard.max_speed_mps'?"),
         (b"guard: [1, 2", "is not YAML: expected ',' or ']', but got '<stream end>' in line 1"),
-        (b"a: b: c", "is not YAML: mapping values are not allowed here in line 1"),
         (b"planner: x\nspeed_limit_mps: 3\nplanner: y\n", "is not YAML: 'planner' is given twice in line 3"),
         (b"guard:\n\tmax_speed_mps: 3", "is not YAML: found character '\\t' that cannot start any token in line 2"),
-        (b"planner: 2026-99-99", "is not YAML: month must be in 1..12"),
         (b"planner: !!python/object:os.system {}", "is not YAML: could not determine a constructor for the tag"),
         (b"planner: \xff\xfe", "is not UTF-8 text: invalid start byte at byte 9"),
         (b"planner: \x00", "is not YAML: unacceptable character #x0000"),
         (b"- guard", "the configuration is ['guard'], expected settings as key: value"),
-        (b"false", "the configuration is False, expected settings as key: value"),
-        (b"[]", "the configuration is [], expected settings as key: value"),
         (b"guard", "the configuration is 'guard', expected settings as key: value"),
         (b"[" * 5000, "nests deeper than 64 levels"),
         (b"? [1, 2]\n: 3", "is not YAML: found unhashable key in line 1"),
@@ -297,11 +280,6 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, content, text):
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere.yaml does not exist"):
         load(tmp_path / "nowhere.yaml")
-
-
-def test_a_folder_is_no_configuration(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot be read: it is a directory"):
-        load(tmp_path)
 
 
 @given(

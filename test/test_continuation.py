@@ -46,11 +46,6 @@ def test_it_never_speeds_up_again():
     assert kinematics.speeds(result)[40:].max() < 4.1
 
 
-def test_a_plan_that_stands_at_its_end_stays_there():
-    result = continued(four_seconds(8.0, -2.0), observation(8.0)).trajectory
-    assert np.unique(result.poses[40:], axis=0).shape == (1, 3)
-
-
 def test_it_returns_to_the_route_without_a_kink():
     result = continued(four_seconds(), observation(8.0, straight_route(left=-1.5))).trajectory
     assert result.poses[-1, 1] == pytest.approx(-1.5, abs=0.1)
@@ -108,11 +103,6 @@ def test_it_stops_at_the_end_of_the_route():
     scene = observation(8.0, straight_route(length=52.0), route_ends=True)
     result = continued(four_seconds(), scene).trajectory
     assert result.poses[-1, 0] < 51.5
-
-
-def test_without_a_route_it_goes_straight_on():
-    result = continued(four_seconds(), observation(8.0, np.zeros((0, 3)))).trajectory
-    np.testing.assert_allclose(result.poses[-1], [64.0, 0.0, 0.0], atol=0.1)
 
 
 def short_plans(state, scene, context):

@@ -37,14 +37,6 @@ def test_a_correction_names_waypoint_axis_values_and_both_probabilities():
     assert corrected == (Correction(1, 3, "y", 0.0, pytest.approx(-0.6), 0.25, 0.75),)
 
 
-def test_two_rounds_that_change_the_same_token_are_two_corrections():
-    once = moved(POINTS, 2, "x", 0.3)
-    back = moved(moved(once, 2, "x", -0.3), 7, "y", 0.3)
-    corrected = corrections(trace(POINTS, once, back), LAYOUT)
-    assert [(one.round, one.waypoint, one.axis) for one in corrected] == [(1, 2, "x"), (2, 2, "x"), (2, 7, "y")]
-    assert [(one.before, one.after) for one in corrected[:2]] == [pytest.approx((6.0, 6.3)), pytest.approx((6.3, 6.0))]
-
-
 def test_the_corrections_lead_from_the_draft_to_the_ids_of_the_last_round():
     rounds = POINTS + 0.3 * np.random.default_rng(4).integers(-2, 3, (4, 8, 2))
     rounds_trace, points = trace(*rounds), LAYOUT.decode(LAYOUT.encode(rounds[0]))

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from reflectdrive_ros.features.images import ModelInputs
 from reflectdrive_ros.model.token import cuda_graphs, rollout
-from reflectdrive_ros.model.token.cuda_graphs import DEFAULT_MODE, MODES, CudaGraphStep, CudaMode, build_step
+from reflectdrive_ros.model.token.cuda_graphs import MODES, CudaGraphStep, CudaMode, build_step
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
@@ -114,16 +114,6 @@ def test_another_prompt_is_noticed_and_so_is_one_that_comes_back():
     assert recorder.count == 1
 
 
-def test_a_prompt_of_another_length_is_recorded_anew():
-    net = tiny_net()
-    graphs, recorder = graphs_of(net)
-    context, actions = context_of(net, 1), random_actions(net, 1, 2)
-    shorter = tuple((keys[:, :, :-3], values[:, :, :-3]) for keys, values in context)
-    for turn, each in enumerate((context, shorter, context), start=1):
-        assert same(graphs(actions, each, 5, False), rollout.step(net, actions, each, 5, False, RULES))
-        assert recorder.count == turn
-
-
 def test_results_are_the_callers_to_keep():
     net = tiny_net()
     graphs, _ = graphs_of(net)
@@ -165,11 +155,6 @@ def test_on_a_cpu_nothing_is_recorded():
     net = tiny_net(words=("<pad>", "<unk>"))
     assert TorchNetwork(net, mode=CudaMode(recorded=True, compiled=True))._cuda_step is None
     assert TorchNetwork(net).backend_description == f"torch {torch.__version__} on cpu"
-
-
-def test_cuda_modes_have_names_and_the_chosen_one_is_measured():
-    assert [str(mode) for mode in MODES] == ["eager", "fused", "graph", "graph, fused", "graph, compiled"]
-    assert DEFAULT_MODE in MODES
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

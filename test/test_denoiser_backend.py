@@ -104,9 +104,7 @@ def test_a_saved_network_loads_as_it_was_and_its_card_describes_it(net, weights)
     ("change", "complaint"),
     [
         (lambda c: c.pop("heads"), "carries has no heads"),
-        (lambda c: c.update(colour="red"), r"unknown \['colour'\]"),
         (lambda c: c.update(heads=3), r"hidden is 16, expected a multiple of heads \(3\)"),
-        (lambda c: c.update(hidden=32), "has shape"),
         (lambda c: c["spec"].update(agents=2), r"predicted_agents is 3, expected at most agents \(2\)"),
         (lambda c: c["spec"]["normalization"]["ego_std"].pop(), "has 9 entries in spec.normalization.ego_std"),
         (lambda c: c["spec"]["normalization"].update(limit_std=[0.0]), r"limit_std\[0\] = 0\.0, expected a finite"),
@@ -232,12 +230,10 @@ def test_the_self_check_refuses_graphs_of_other_weights(card, eager, tmp_path):
     ("change", "complaint"),
     [
         (lambda m: m.update(capabilities=["goals"]), r"has model.capabilities\[0\] = 'goals'"),
-        (lambda m: m.update(precision="bf16"), "has model.precision = 'bf16'"),
         (lambda m: m.update(batch=3), "has model.batch = 3"),
         (lambda m: m["inputs"].update(agents=6), "has model.inputs that differ from model.config.spec"),
         (lambda m: m["inputs"]["normalization"].pop("lane_mean"), "has no model.inputs.normalization.lane_mean"),
         (lambda m: m.pop("config"), "has no model.config"),
-        (lambda m: m.update(training_domain=3), "has model.training_domain = 3"),
     ],
 )
 def test_a_card_that_does_not_describe_a_denoiser_is_refused(card, tmp_path, change, complaint):

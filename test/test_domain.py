@@ -19,7 +19,6 @@ from reflectdrive_ros.core.domain import (
     Plan,
     Trajectory,
 )
-from reflectdrive_ros.core.field_checks import check_array
 
 EGO = EgoState(1_000_000_000, np.array([10.0, -3.0, 0.2]), 8.0)
 CAMERA = CameraFrame(1_000_000_000, "front", np.zeros((36, 64, 3), np.uint8), np.eye(3), np.eye(4))
@@ -184,12 +183,6 @@ def test_a_image_has_pixels():
         replace(CAMERA, pixels=np.zeros((0, 64, 3), np.uint8))
 
 
-def test_an_empty_road_is_known_to_be_empty():
-    assert len(Agents.none()) == 0
-    assert replace(OBSERVATION, agents=Agents.none()).agents is not None
-    assert OBSERVATION.agents is None
-
-
 @pytest.mark.parametrize("good", [EGO, CAMERA, AGENTS, FORECAST, GRID, OBSERVATION, TRAJECTORY, PLAN], ids=name_of)
 def test_nothing_changes_after_birth(good):
     for entry in fields(good):
@@ -215,8 +208,3 @@ def test_the_last_pose_stands_at_the_horizon(count, dt_s):
     assert trajectory.times_s.shape == (count,)
     assert trajectory.times_s[0] == dt_s
     assert trajectory.times_s[-1] == pytest.approx(trajectory.horizon_s)
-
-
-def test_checked_says_what_it_has_and_what_it_expected():
-    with pytest.raises(ValueError, match=r"Here\.that has shape \(2, 3\), expected \(any, 2\)"):
-        check_array("Here", "that", np.zeros((2, 3)), (None, 2))

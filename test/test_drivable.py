@@ -129,25 +129,6 @@ def test_less_road_is_never_more_room(space, cut, seed):
     assert (drivable.clearances(after, points) <= drivable.clearances(before, points) + 1e-6).all()
 
 
-def test_on_a_lane_the_grid_costs_a_car_half_a_cell():
-    """A car that keeps 0.1 m from a straight kerb, at any angle to the grid, may drive; on average it costs 3 cm."""
-    road = drivable.union_polygons([np.array([[-30.0, -1.75], [110, -1.75], [110, 1.75], [-30, 1.75]])])
-    rng = np.random.default_rng(1)
-    poses = np.stack([rng.uniform(0, 80, 5000), rng.uniform(-1, 1, 5000), rng.normal(0, 0.03, 5000)], axis=-1)
-    corners = geometry.box_corners(poses, CAR)
-    margin_m = 1.75 - np.abs(corners[..., 1]).max(axis=1)
-    for turn in (0.0, 0.3, 0.8):
-        lookup = drivable.grid(road, np.array([5.0, -40.0, turn]), (80.0, 80.0))
-        is_clear = drivable.corner_clearances(lookup, poses, CAR) > 0
-        assert not (is_clear & (margin_m <= 0)).any()
-        on_grid = geometry.transform_points(geometry.invert(lookup.ego_from_grid), corners)
-        covered = ((on_grid > 0) & (on_grid < 80)).all(axis=(1, 2))
-        assert covered.sum() > 1000
-        assert is_clear[covered & (margin_m > 0.1 + 2 * drivable.ROUNDING_M)].all()
-        near = covered & (margin_m > 0) & (margin_m < 0.5)
-        assert (margin_m - drivable.corner_clearances(lookup, poses, CAR))[near].mean() < 0.03
-
-
 def test_a_seam_between_two_lanes_is_road_and_the_kerb_is_not():
     lanes = [np.array([[0.0, 0], [9, 0], [9, 3], [0, 3]]), np.array([[0.0, 3], [9, 3], [9, 6], [0, 6]])]
     road = drivable.union_polygons(lanes)

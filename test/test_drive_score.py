@@ -1,18 +1,16 @@
 """Claims about the score of a drive in closed loop, on drives that are constructed term by term."""
 
-import io
 import json
 
 import crossing
 import numpy as np
 import pytest
 from drive_logs import log, measurements
-from rich.console import Console
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config, VehicleConfig
 from reflectdrive_ros.core.domain import EgoState
-from reflectdrive_ros.evaluation import closed_loop, drive_measurements, drive_results, drive_score, variants
+from reflectdrive_ros.evaluation import closed_loop, drive_measurements, drive_score, variants
 from reflectdrive_ros.evaluation.drive_measurements import MeasurementRecorder
 from reflectdrive_ros.evaluation.drive_results import DriveResult
 from reflectdrive_ros.scoring import drivable
@@ -161,12 +159,6 @@ def test_comfort_is_the_share_of_windows_within_the_bounds():
     assert score(shaken, BEST) == pytest.approx(100 * (14 + 2 * 0.5) / 16)
 
 
-def test_the_weights_are_those_of_nuplan():
-    worst = drive(speed_mps=2.0, overspeed_m=1e3, ttc_steps=(1, 299))
-    worst.log.states[:, AX] = np.where(np.arange(301) % 20 < 10, 6.0, -6.0)
-    assert score(worst, BEST) == pytest.approx(100 * 5 * 0.2 / 16)
-
-
 # --- measurements in a world ------------------------------------------------------------------------------------------
 
 
@@ -198,12 +190,6 @@ def recorded(road_map, space, poses, speed_mps=10.0, limit_mps=13.9, events=None
         ego = EgoState(step * 100_000_000, pose, speed_mps)
         recorder.put(ego, Actors.none(), limit_mps, float(step), (events or {}).get(step, ()))
     return recorder.measurements()
-
-
-def test_overspeed_is_the_distance_driven_by_what_is_above_the_limit(road_map, space):
-    poses = [pose_at(road_map, 20.0 + 1.5 * step) for step in range(50)]
-    assert recorded(road_map, space, poses, 15.0, 13.0).overspeed_m == pytest.approx(2.0 * 5.0)
-    assert recorded(road_map, space, poses, 13.0, 13.0).overspeed_m == 0.0
 
 
 def test_progress_ends_where_the_car_leaves_its_route_and_faultless_progress_before_a_fault(road_map, space):
@@ -323,40 +309,3 @@ def test_the_json_has_the_score_its_terms_and_measurements_and_paired_intervals(
     assert low < difference["drive_score"] < high < 0.0
     assert set(difference["towns"]) == {"town"}
     assert list(closed_loop._table(drives).columns[2].cells)[:4] == ["100.0"] * 4
-
-
-def test_a_row_without_a_drive_has_no_score():
-    drives = closed_loop.Drives(("a", "b"), (drive("a"),), {("b", 0): "its process died"})
-    row = closed_loop.table_metrics(drives)["planners"]["b"]
-    assert (row["drive_score"], row["drive_terms"]) == (None, {})
-    assert len(closed_loop._terms_table(drives).rows) == 1
-
-
-def test_finished_drives_keep_their_measurements_and_those_without_are_driven_again(tmp_path):
-    file = tmp_path / "finished"
-    own, other = drive("a", ttc_steps=(3, 4)), drive("b")
-    with drive_results.FinishedDrives(file, {}, VEHICLE) as finished:
-        finished.put(own)
-        finished.put(other)
-        assert not finished.note
-    with drive_results.FinishedDrives(file, {}, VEHICLE) as finished:
-        assert [each.measurements for each in finished.results.values()] == [own.measurements, other.measurements]
-    header, first, second = file.read_text().splitlines()
-    old = {name: value for name, value in json.loads(second).items() if name != "measurements"}
-    file.write_text("\n".join([header, first, json.dumps(old)]) + "\n")
-    with drive_results.FinishedDrives(file, {}, VEHICLE) as finished:
-        assert list(finished.results) == [("a", 0)]
-        assert finished.note == f"{file} has drives without the terms of their score: these are driven again"
-    with drive_results.FinishedDrives(file, {"duration_s": 3.0}, VEHICLE) as finished:
-        assert not finished.results
-        assert "another program, settings, weights or maps" in finished.note
-
-
-def test_the_sentence_on_finished_drives_is_printed(tmp_path):
-    file, rows = tmp_path / "finished", variants.of_planners(Config(), ["constant_velocity"])
-    console = Console(file=io.StringIO(), width=300)
-    with drive_results.FinishedDrives(file, {}, VEHICLE) as finished:
-        finished.put(drive("constant_velocity"))
-        finished.note = "some are driven again"
-        closed_loop.run_drives(rows, [0], 1.0, console, finished=finished)
-    assert console.file.getvalue().startswith("some are driven again\n1 of 1 drives are in")

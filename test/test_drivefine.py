@@ -20,11 +20,9 @@ from reflectdrive_ros.planning.critique import critique
 from reflectdrive_ros.planning.generators import drivefine
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, draft_sequentially
 from reflectdrive_ros.planning.postprocess.waypoints import token_headings
-from reflectdrive_ros.planning.repair.search import encode_points
 from reflectdrive_ros.runtime.engine import Engine, check_network
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.safety import SafetyContext
-from reflectdrive_ros.scoring.search import ball, search_stride
 
 TIMES_S = 0.5 * np.arange(1, 9)
 
@@ -156,28 +154,6 @@ def test_a_replay_samples_the_same_plans_and_the_next_frame_others():
     assert calls[0] == calls[1] != calls[2]
 
 
-def test_a_plan_that_would_hit_someone_is_repaired():
-    scene = camera_observation(8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), drivable=strip_grid(2.4))
-    network = KnownPlans(drive())
-    _, plan = planned(network, scene, drivefine__candidates=1)
-    assert plan.check.repairs > 0
-    assert plan.check.unsafe_after_s is None
-    assert plan.tokens.tolist() == network.ids[0].tolist()  # what the network wrote, not what is driven
-    assert plan.trajectory.poses[-1, 0] < 24.0 - 2.25 - 4.0
-    _, bare = planned(network, scene, drivefine__candidates=1, pipeline__repair=False)
-    assert bare.check.unsafe_after_s is not None
-
-
-def test_repair_searches_as_far_as_with_coarse_tokens():
-    assert search_stride(DRIVEFINE.codebook) == 6
-    assert search_stride(TokenLayout().codebook) == 1
-    fine, coarse = ball(DRIVEFINE.codebook, np.array([2000, 2000]), 5), ball(TokenLayout().codebook, [333, 333], 5)
-    np.testing.assert_allclose(DRIVEFINE.codebook.to_values(fine), TokenLayout().codebook.to_values(coarse), atol=1e-9)
-    safety_context = SafetyContext(camera_observation(8.0), config())
-    ids = encode_points(drive(8.0, 0.02)[None, :, :2], safety_context, DRIVEFINE)
-    np.testing.assert_allclose(DRIVEFINE.decode(ids)[0], drive(8.0, 0.02), atol=0.04)
-
-
 def test_headings_come_from_tokens_unless_they_are_clipped_or_their_waypoint_moved():
     turned = drive(8.0, 0.02)
     turned[:, 2] += 0.05
@@ -202,19 +178,6 @@ def test_all_candidates_are_proposed_without_choice():
     )
     ends = [kinematics.resample(each, TIMES_S)[-1, 0] for each in trajectories]
     np.testing.assert_allclose(ends, [32.0, 28.0], atol=0.5)
-
-
-@pytest.mark.parametrize(
-    ("network", "sentence"),
-    [
-        (None, "drivefine has no network"),
-        (KnownPlans(drive(), capabilities=("edit", "sampling")), "needs the capability refine of its network"),
-        (KnownPlans(drive(), capabilities=("edit", "refine")), "needs the capability sampling of its network"),
-    ],
-)
-def test_a_network_that_cannot_is_named(network, sentence):
-    with pytest.raises(PlanningError, match=sentence):
-        planned(network, camera_observation(8.0))
 
 
 def test_a_network_without_an_expert_is_refused_at_the_start():

@@ -36,14 +36,6 @@ def test_frenet_poses_on_an_arc_are_its_arc_length_and_offset(curvature, lateral
     np.testing.assert_allclose(cartesian_poses(frenet, line)[:, :2], poses[:, :2], atol=0.02)
 
 
-def test_several_plans_at_once_are_those_of_each():
-    line = line_of(inputs_on_arc(0.02), SPEC)
-    plans = np.stack([hand_scenes.arc(0.02, speed * 0.1 * np.arange(1, 41)) for speed in (3.0, 9.0)])
-    together = frenet_poses(plans, line)
-    np.testing.assert_array_equal(together, [frenet_poses(plan, line) for plan in plans])
-    np.testing.assert_array_equal(cartesian_poses(together, line), [cartesian_poses(each, line) for each in together])
-
-
 @pytest.mark.parametrize("curvature", [0.02, -0.02])
 def test_an_offset_of_0_keeps_the_lane_in_a_bend(curvature):
     """What a network predicts that knows nothing but the mean of its normalisation."""

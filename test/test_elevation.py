@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
-from lanelet_maps import MAP, settings
+from lanelet_maps import MAP
 from messages import acceleration, ns, odometry, route
 from rclpy.serialization import deserialize_message
 from scenes import config, ego
@@ -14,7 +14,6 @@ from reflectdrive_ros.core.kinematics import arc
 from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.maps.elevation import MapElevation, RoadSurface, VehiclePlane
 from reflectdrive_ros.maps.lanelet_elements import Lanelet, MapElements
-from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.maps.lanelet_map import LaneletMap
 from reflectdrive_ros.maps.vector_map import SOURCE
 from reflectdrive_ros.planning.stop_plan import stop_plan
@@ -178,30 +177,12 @@ def test_a_map_without_elevation_leaves_the_plan_on_the_plane_of_the_vehicle(z_o
     assert points[-1, 2] == pytest.approx(50.0 + SLOPE * 60.0, abs=0.02)
 
 
-def test_away_from_the_lanelets_the_plane_of_the_vehicle_leads_on():
-    road = elevation(straight(ramp, begin=20.0, end=60.0))
-    points, _ = driven(RoadSurface(plane(y=30.0, slope=0.03), road))
-    np.testing.assert_allclose(points[:, 2], 10.0 + 0.03 * points[:, 0], atol=1e-9)
-    points, pitches = driven(RoadSurface(plane(x=0.0, z=12.0), road), length=100.0)  # from before it to beyond it
-    np.testing.assert_allclose(points[:, 2], [2.0 + ramp(x) for x in points[:, 0]], atol=0.1)
-    assert pitches[-1] == pytest.approx(NOSE_UP, abs=1e-3)
-
-
 @pytest.mark.parametrize("hole", [0.0, np.nan])
 def test_points_without_elevation_are_left_out(hole):
     """Nodes without the tag `ele` are at 0, those of broken maps at NaN: neither pulls the plan off the road."""
     road = straight(lambda x: hole if 30.0 < x < 38.0 else ramp(x))
     points, _ = driven(RoadSurface(plane(), elevation(road)))
     np.testing.assert_allclose(points[:, 2], [ramp(x) for x in points[:, 0]], atol=0.05)
-
-
-def test_the_map_has_the_elevation_of_its_file(tmp_path):
-    text = MAP.read_text()
-    hill = tmp_path / "hill.osm"
-    first = text.index('k="ele" v="100"')
-    hill.write_text(text[:first] + text[first:].replace('k="ele" v="100"', 'k="ele" v="103.5"', 1))
-    assert load_map(settings()).elevation is None
-    assert load_map(settings(hill)).elevation is not None
 
 
 # --- what is published -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tiny_model import SPEED_MPS, tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import ConfigError
-from reflectdrive_ros.core.domain import EgoState, Observation, PlanSource, StepKind, Verdict
+from reflectdrive_ros.core.domain import Observation, PlanSource, StepKind, Verdict
 from reflectdrive_ros.planning import PLANNERS, pipeline
 from reflectdrive_ros.planning.generators import constant_velocity
 from reflectdrive_ros.planning.planner import PlannerState, PlanningError
@@ -301,13 +301,6 @@ def test_an_input_that_cannot_be_used_is_a_stop_and_a_sentence(learned, more, se
     assert (report.verdict, report.source) == (Verdict.INFEASIBLE, PlanSource.STOP)
     assert sentence in report.reason
     assert report.step is None
-
-
-@pytest.mark.parametrize("name", ["speed_mps", "acceleration_mps2", "yaw_rate_rps"])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_ego_state_that_is_not_finite_is_refused(name, value):
-    with pytest.raises(ValueError, match=rf"EgoState.{name} is .*, expected a finite number"):
-        EgoState(1, np.zeros(3), **{"speed_mps": 8.0, name: value})
 
 
 def test_what_is_noted_of_a_failed_step_is_not_that_of_the_one_before(learned):

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from reflectdrive_ros.runtime.trt.engine_cache import EngineError, EngineKey, Machine, load, store, timing_file
+from reflectdrive_ros.runtime.trt.engine_cache import EngineError, EngineKey, Machine, load, store
 
 THOR = Machine("10.13.3.9", "NVIDIA Thor", "11.0", 20, "13.0")
 FIT = EngineKey("step", "ab" * 32, "bf16", ("STRONGLY_TYPED",), THOR)
@@ -115,8 +115,3 @@ def test_a_write_that_breaks_off_leaves_what_was_there(tmp_path, monkeypatch):
         store(tmp_path, FIT, b"a new one")
     assert load(tmp_path, FIT, "") == PLAN
     assert sorted(file.suffix for file in tmp_path.iterdir()) == [".json", ".plan"]
-
-
-def test_what_was_timed_belongs_to_one_tensorrt_on_one_gpu(tmp_path):
-    files = {timing_file(tmp_path, fit.machine) for fit in others().values()} | {timing_file(tmp_path, THOR)}
-    assert len(files) == 1 + len(fields(Machine))

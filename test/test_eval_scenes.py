@@ -3,7 +3,6 @@ like him, every number is told with how many scenes it stands on, and every faul
 
 import argparse
 import json
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,12 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import eval
 from reflectdrive_ros.cli import scenes as scenes_run
-from reflectdrive_ros.core.config import Config, ConfigError
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.core.recipe_config import PipelineConfig
 from reflectdrive_ros.data import sets, shards
 from reflectdrive_ros.data.scene import Tracks
-from reflectdrive_ros.evaluation import bootstrap, closed_loop, driving_scores, open_loop, scene_sets, variants
+from reflectdrive_ros.evaluation import bootstrap, driving_scores, open_loop, scene_sets, variants
 from reflectdrive_ros.infra import parallel
 from reflectdrive_ros.maps import sumo
 from reflectdrive_ros.planning.planner import PlanningError
@@ -144,14 +143,6 @@ def test_a_planner_with_eyes_sees_the_images_and_no_planner_the_future(tmp_path,
     assert result.failures["look (objects)"][0] == "test-00000-000: only looking"
 
 
-def test_families_and_a_limit(folder):
-    assert evaluate(folder, limit=9).names[-1] == "test-00001-001"  # the first curve: of families as large, by name
-    some = evaluate(folder, families={"curve", "bicycle"})
-    assert set(some.families) == {"curve"}
-    assert some.names == [f"test-{k:05d}-001" for k in range(3)]
-    assert evaluate(folder, families={"curve"}, limit=2).names == some.names[:2]
-
-
 def test_the_interval_narrows_with_the_number_of_scenes_and_holds_the_mean():
     generator = np.random.default_rng(5)
     few, many = (generator.random(count) for count in (30, 3000))
@@ -204,14 +195,6 @@ def test_scores_of_a_damaged_set_say_how_many_scenes_of_how_many_and_are_no_succ
     assert f"set 'test', {scored} of {expected} scenes" in output
 
 
-@pytest.mark.parametrize("how", DAMAGES)
-def test_check_reads_what_eval_reads(how, by_hand, tmp_path, capsys):
-    store(tmp_path / "set")
-    *_, fault = damage(tmp_path / "set", how)
-    assert command(scenes_run, "--check", tmp_path / "set") == 1
-    assert fault in capsys.readouterr().err
-
-
 def test_check_decodes_every_scene_and_image(by_hand, tmp_path, capsys):
     """Checksums are right, one image is none."""
     folder = tmp_path / "set"
@@ -223,17 +206,6 @@ def test_check_decodes_every_scene_and_image(by_hand, tmp_path, capsys):
     shards.write_index(folder, shards.Index("test", 2, (note,), hand_scenes.MADE_BY))
     assert command(scenes_run, "--check", folder) == 1
     assert f"{image} is no image" in capsys.readouterr().err
-
-
-def test_a_set_that_is_not_there_is_made_first(by_hand, tmp_path, capsys):
-    words = ("--scenes", "val", "--planner", "constant_velocity", "--json", tmp_path / "eval.json")
-    assert command(eval, *words) == 0
-    output = capsys.readouterr()
-    (folder,) = (tmp_path / "sets").iterdir()
-    assert f"the set 'val' is not whole in {folder}: making it, 20 scenes" in output.err
-    assert json.loads((tmp_path / "eval.json").read_text())["scenes"] == 20
-    assert command(eval, *words) == 0
-    assert "making" not in capsys.readouterr().err
 
 
 def test_a_limit_makes_the_shards_it_needs_and_scores_the_same_scenes_when_the_set_is_whole(by_hand, tmp_path, capsys):
@@ -382,12 +354,6 @@ def test_random_weights_alone_are_for_learned_planners(capsys):
     assert "--only-random-weights is for learned planners" in capsys.readouterr().err
 
 
-def test_random_weights_have_not_learned_what_the_model_has(random_rows):
-    """The model goes straight on at 8 m/s; who has learned nothing gets on otherwise."""
-    rows = [random_rows["drivers"][f"reflectdrive2{kind} (route)"] for kind in ("", " random weights")]
-    assert rows[0]["ep"] != rows[1]["ep"]
-
-
 def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a_seed():
     """Those of the shipped graphs, from their card alone, and of the shipped weights are the same network."""
     torch = pytest.importorskip("torch", reason="torch is not installed (pip install -e .[train])")
@@ -412,18 +378,6 @@ def test_random_weights_are_for_who_has_weights(camera_set, capsys):
     assert "--random-weights is given, but route_follower has no weights" in capsys.readouterr().err
 
 
-def test_a_model_scores_the_same_whoever_does_the_work(camera_set, tiny_model):  # noqa: F811
-    config = scenes_config(**tiny_model.settings)
-    alone, together = (
-        open_loop.evaluate(camera_set, rows_of(["reflectdrive2"], config), config, None, None, workers, QUIET)
-        for workers in (1, 2)
-    )
-    assert alone.damages == together.damages == []
-    assert alone.failures == together.failures
-    assert alone.scores == together.scores
-    assert alone.best == together.best
-
-
 @pytest.fixture
 def every_goal(monkeypatch):
     """Networks draft their goals however improbable these are, as those of an untrained one."""
@@ -434,27 +388,6 @@ def every_goal(monkeypatch):
         return replace(rules, goals=replace(rules.goals, floor=0.0))
 
     monkeypatch.setattr(network, "torch_decoding", without_floor)
-
-
-@pytest.mark.usefixtures("every_goal")
-def test_the_likeliest_goal_alone_is_scored_beside_the_best_of_all(camera_set, tiny_model):  # noqa: F811
-    """Without choosing, the plan is that of the likeliest goal; the best of K tells of all goals, unrepaired."""
-    configs = [
-        scenes_config(
-            **tiny_model.settings,
-            decoding__goal_spacing_m=3.0,
-            pipeline__select=score_goals,
-            pipeline__repair=score_goals,
-        )
-        for score_goals in (False, True)
-    ]
-    one, all_of_them = (
-        open_loop.evaluate(camera_set, rows_of(["reflectdrive2"], config), config, None, None, 1, QUIET)
-        for config in configs
-    )
-    assert one.best == all_of_them.best
-    driven = [row[0] for row in one.scores["reflectdrive2 (objects)"]]
-    assert (np.array(one.best["reflectdrive2 (objects)"]) >= np.array(driven) - 1e-9).all()
 
 
 @pytest.mark.usefixtures("every_goal")
@@ -495,32 +428,6 @@ def test_a_model_that_cannot_be_used_is_one_sentence(camera_set, tiny_model, wor
     assert command(eval, *of_model(tiny_model, "--scenes", camera_set, *words)) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert sentence in line
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"cameras": 5}, "cameras.names has 3 cameras, but .* uses 5"),
-        ({"instants": 4}, "takes images of 4 instants, the scenes of a set have 2"),
-    ],
-)
-def test_a_model_for_other_cameras_or_instants_is_refused_before_the_first_scene(
-    camera_set, changes, sentence, tmp_path, capsys
-):
-    from tiny_net import tiny_net
-
-    from reflectdrive_ros.features.images import WORDS
-    from reflectdrive_ros.training.train_state import save_weights
-
-    file = tmp_path / "weights.safetensors"
-    sha256 = save_weights(tiny_net(words=WORDS, text_vocabulary=len(WORDS), **changes), file, {})
-    config = scenes_config(planner="reflectdrive2", model__file=str(file), model__sha256=sha256)
-    words = ("--planner", "reflectdrive2", "--model", file, "--scenes", camera_set)
-    assert command(eval, *words) == 2
-    assert re.search(sentence, capsys.readouterr().err.replace("\n", " "))
-    if "cameras" in changes:
-        with pytest.raises(ConfigError, match=sentence):
-            closed_loop.run_drives(variants.of_planners(config, ["reflectdrive2"]), [0], 1.0, QUIET)
 
 
 def test_a_planner_that_has_learned_needs_a_model(camera_set, capsys):

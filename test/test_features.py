@@ -12,7 +12,6 @@ from scenes import ego, observation
 from reflectdrive_ros.core.domain import Command
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.features.images import (
-    MAX_CHARACTERS,
     PAD,
     UNKNOWN,
     WORDS,
@@ -141,15 +140,6 @@ def test_words_are_read_by_meaning_and_unknown_ones_are_noted(text, expected):
     assert bool(inputs.notes) == (UNKNOWN in expected)
 
 
-def test_ten_thousand_characters_are_cut_and_noted():
-    inputs = model_inputs(camera_observation(instruction="turn left " * 1000), SPEC)
-    assert inputs.text.shape == (16,)
-    assert words(inputs)[3:] == ["turn", "left"] * 6 + ["turn"]
-    assert inputs.notes[0] == f"the instruction has 10000 characters: it was cut after {MAX_CHARACTERS}"
-    assert "16 were read" in inputs.notes[1]
-    assert model_inputs(camera_observation(instruction="9" * 10_000), SPEC).text.shape == (16,)
-
-
 def test_a_vocabulary_without_its_two_marks_is_refused():
     with pytest.raises(ValueError, match="<pad> and <unk>"):
         WordTokenizer(("go", "left"))
@@ -175,12 +165,6 @@ def test_an_ego_state_that_cannot_be_is_refused_by_name(name, value):
     object.__setattr__(state, name, value)  # what its own check would have refused, were it finite or not
     with pytest.raises(ValueError, match=re.escape(f"EgoState.{name} is {value:g}")):
         model_inputs(dataclasses.replace(camera_observation(), ego=state), SPEC)
-
-
-def test_the_same_observation_gives_the_same_bytes():
-    first, again = model_inputs(camera_observation(), SPEC), model_inputs(camera_observation(), SPEC)
-    for name, array in first.arrays.items():
-        assert array.tobytes() == again.arrays[name].tobytes()
 
 
 # --- route -----------------------------------------------------------------------------------------------------------

@@ -61,20 +61,6 @@ def test_points_come_back_from_the_straight_road(lateral_m):
     np.testing.assert_allclose(road.to_cartesian(straight), points, atol=0.1)
 
 
-def test_headings_at_a_turn_are_more_accurate_from_the_road_than_from_rounded_points():
-    route = turn()
-    road, rng = FrenetFrame.of(route), np.random.default_rng(0)
-    plain, against = [], []
-    for _ in range(40):
-        metres = rng.uniform(1.5, 4.0)
-        truth = along(route, metres * np.arange(1, 9))
-        for frame, errors in ((None, plain), (road, against)):
-            errors.append(
-                error(poses_on_road(smooth_points(rounded(truth), ego(2 * metres), 0.5, 0.3, frame), frame), truth)
-            )
-    assert np.mean(against) < 0.8 * np.mean(plain)
-
-
 def test_rounding_is_removed_better_along_the_road_and_no_point_leaves_its_bin():
     route = roundabout()
     road, rng = FrenetFrame.of(route), np.random.default_rng(1)

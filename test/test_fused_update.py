@@ -77,7 +77,7 @@ def some(bins, actions, masked, seed=0, scenes=1, scale=3.0, length=16):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize(("bins", "actions"), [(21, 6), (TILE - 1, 3), (TILE + 1, 1), (301, 3), (667, 1)])
+@pytest.mark.parametrize(("bins", "actions"), [(21, 6), (TILE + 1, 1), (667, 1)])
 def test_it_writes_what_token_ops_write(bins, actions, dtype, agrees):
     ids, logits = some(bins, actions, 0.4, seed=bins)
     written = agrees(ids, logits.to(dtype))

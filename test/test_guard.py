@@ -196,13 +196,6 @@ def test_driving_backwards_for_an_instant_is_infeasible_too():
     assert judged.reason == "the plan drives backwards at 2.00 m/s, allowed 0.10 m/s"
 
 
-def test_a_plan_that_starts_elsewhere_is_infeasible():
-    shifted = straight_plan().trajectory.poses + np.array([5.0, 0.0, 0.0])
-    judged = verdict(Plan(SECOND_NS, np.zeros(3), Trajectory(shifted, 0.1)), observation())
-    assert judged.verdict is Verdict.INFEASIBLE
-    assert "5.0 m" in judged.reason
-
-
 @pytest.mark.parametrize("dt", [0.1, 0.5])
 def test_a_curve_is_judged_by_its_lateral_acceleration(dt):
     times = dt * np.arange(1, round(4.0 / dt) + 1)

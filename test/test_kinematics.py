@@ -50,11 +50,6 @@ def test_an_arc_is_the_integral_of_its_heading(curvature, distance):
     np.testing.assert_allclose(geometry.wrap(end[2] - driven[2]), 0.0, atol=1e-6)
 
 
-@given(st.floats(-60.0, 60.0))
-def test_an_arc_without_curvature_is_straight(distance):
-    np.testing.assert_allclose(kinematics.arc(0.0, np.array([distance])), [[distance, 0.0, 0.0]])
-
-
 # --- speeds and their changes ----------------------------------------------------------------------------------------
 
 
@@ -113,15 +108,6 @@ def test_resampling_a_circle_stays_on_the_circle(curvature, speed, count):
     np.testing.assert_allclose(geometry.wrap(have[:, 2] - truth[:, 2]), 0.0, atol=1e-3)
 
 
-@given(smooth_drives(), st.floats(-3.0, 3.0), st.data())
-def test_resampling_turns_with_the_frame(drive, turn, data):
-    shares = np.array(data.draw(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)))
-    turned = Trajectory(geometry.compose(np.array([0.0, 0.0, turn]), drive.poses), drive.dt_s)
-    expected = geometry.rotate(kinematics.resample(drive, shares * drive.horizon_s)[:, :2], turn)
-    have = kinematics.resample(turned, shares * drive.horizon_s)[:, :2]
-    np.testing.assert_allclose(have, expected, atol=1e-9)
-
-
 @given(smooth_drives())
 def test_resampling_never_drives_back(drive):
     times = np.linspace(0.0, drive.horizon_s, 200)
@@ -143,11 +129,6 @@ def test_creeping_is_moving():
     creep = Trajectory(np.stack([0.0008 * np.arange(1, 81), np.zeros(80), np.zeros(80)], axis=1), 0.1)
     end = kinematics.resample(creep, np.array([8.0]))[0]
     assert end[0] == pytest.approx(0.064, abs=kinematics.SAME_PLACE_M)
-
-
-def test_a_parked_car_stays_where_it_is():
-    parked = Trajectory(np.zeros((8, 3)), 0.5)
-    assert (kinematics.resample(parked, np.linspace(0.0, 4.0, 41)) == 0.0).all()
 
 
 @pytest.mark.parametrize("time", [-0.1, 4.1])
@@ -177,19 +158,6 @@ def test_a_carried_plan_is_the_same_places_in_the_map_at_the_same_times(drive, t
     np.testing.assert_allclose(geometry.wrap(carried_in_map[:, 2] - in_map[:, 2]), 0.0, atol=1e-6)
 
 
-@given(smooth_drives(), frames, st.integers(0, 40))
-def test_whole_intervals_later_a_followed_plan_is_its_own_tail(drive, then, intervals_later):
-    intervals_later = min(intervals_later, len(drive.poses))
-    now = geometry.compose(then, kinematics.with_origin(drive.poses)[intervals_later])
-    stamp = round(intervals_later * drive.dt_s * SECOND_NS)
-    carried = kinematics.carry_forward(Plan(0, then, drive), stamp, now)
-    if intervals_later == len(drive.poses):
-        assert carried is None
-        return
-    tail = geometry.compose(then, drive.poses[intervals_later:])
-    np.testing.assert_allclose(geometry.compose(now, carried.poses)[:, :2], tail[:, :2], atol=1e-6)
-
-
 @given(smooth_drives(), st.integers(1, 10**10))
 def test_a_plan_from_the_future_is_not_carried(drive, early_ns):
     assert kinematics.carry_forward(Plan(early_ns, np.zeros(3), drive), 0, np.zeros(3)) is None
@@ -204,13 +172,6 @@ def test_braking_is_the_closed_form(speed, rate, time):
     have = kinematics.braking_distances(speed, rate, np.array([time]))[0]
     assert have == pytest.approx(speed * until - 0.5 * rate * until**2, abs=1e-9)
     assert have <= speed**2 / (2 * rate) + 1e-9
-
-
-@given(st.floats(0.0, 40.0), st.floats(0.5, 10.0))
-def test_a_braking_car_stops_and_does_not_go_back(speed, rate):
-    distances = kinematics.braking_distances(speed, rate, np.linspace(0.0, 100.0, 500))
-    assert (np.diff(distances) >= 0).all()
-    assert distances[-1] == pytest.approx(speed**2 / (2 * rate), abs=1e-9)
 
 
 def test_a_car_that_rolls_back_is_not_planned_further_back():

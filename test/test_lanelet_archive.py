@@ -12,7 +12,7 @@ import shapely
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import LightState
 from reflectdrive_ros.core.lanes import LaneSegments
 from reflectdrive_ros.demo import world_messages
@@ -154,23 +154,6 @@ def test_the_node_has_the_lanes_of_the_world_and_of_its_route(world):
     assert np.abs(geometry.project(received.route, ends)[1]).max() < 8.0
     nearest = [np.hypot(*(received.route_lanes.points[received.route_lanes.valid] - point).T).min() for point in ahead]
     assert max(nearest) < 4.0  # along the whole route
-
-
-def test_a_planner_that_reads_no_lanes_gets_no_map(world):
-    received = observed(world, override_dotted(Config(), {"planner": "route_follower", "cameras.required": False}))
-    assert (received.lanes, received.route_lanes) == (None, None)
-
-
-def test_its_drivable_space_comes_from_the_same_map(world):
-    config = override_dotted(PLANNER, {"inputs.drivable_type": "map"})
-    inputs, sender = Inputs(config), world_messages.Sender()
-    for key, message in (*sender.introduction(world, ()), *sender.messages(world)):
-        inputs.store.put(key, message, world.stamp_ns)
-    for _ in range(2):  # the first asks for the grid
-        inputs.wait_idle()
-        snapshot = inputs.snapshot(world.stamp_ns)
-    assert snapshot.observation.drivable is not None
-    assert {line.name: line.message for line in inputs.statuses(world.stamp_ns)}["drivable"] == "from the map"
 
 
 def test_without_lanelet2_the_world_sends_no_map(world, monkeypatch):

@@ -1,6 +1,5 @@
 """A LaneletRoute becomes a line to follow: on a real Autoware map with a drive on it, and in small scenes."""
 
-import argparse
 import sys
 from dataclasses import replace
 
@@ -19,25 +18,16 @@ from lanelet_maps import (
     route_message,
     settings,
 )
-from rich.console import Console
 
-from reflectdrive_ros.cli import replay
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config, ConfigError
-from reflectdrive_ros.core.domain import Verdict
 from reflectdrive_ros.core.messages import BadMessage
-from reflectdrive_ros.maps import drivable_area
 from reflectdrive_ros.maps.lanelet_elements import speed_mps
 from reflectdrive_ros.maps.lanelet_file import load_map
-from reflectdrive_ros.replay import engine
 from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.bag import BagWriter
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.runtime import cli_args
-
-LANE_WIDTH_M = 4.0
-
 
 # --- the real map ----------------------------------------------------------------------------------------------------
 
@@ -77,24 +67,6 @@ def test_the_recorded_car_stays_in_the_lane_of_the_route():
     assert geometry.arc_lengths(line)[-1] == pytest.approx(driven_m, rel=0.02)
 
 
-def test_inputs_turn_odometry_and_a_lanelet_route_into_an_observation():
-    messages, positions = drive()
-    config = Config(inputs=settings(objects_type="none"))
-    config = replace(config, cameras=replace(config.cameras, required=False))
-    inputs = Inputs(config)
-    inputs.store.put("route", route_message(driven_ids(), positions[0], positions[-1]), 0)
-    for message in messages[::200]:
-        now_ns = message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec
-        inputs.store.put("odometry", message, now_ns)
-        snapshot = inputs.snapshot(now_ns)
-        assert not any("route" in problem for problem in snapshot.problems)
-        route = snapshot.observation.route
-        (along,), (offset,) = geometry.project(route, np.zeros((1, 2)))
-        assert abs(offset) < LANE_WIDTH_M / 2
-        heading = geometry.sample(route, np.array([along]))[0, 2]
-        assert abs(heading) < np.deg2rad(45)  # it leads in the car's direction
-
-
 def reasons_along_the_drive(**inputs):
     """Why the guard refused plans along the recorded route, one for every 20th message; empty for those that pass."""
     messages, positions = drive()
@@ -113,36 +85,8 @@ def reasons_along_the_drive(**inputs):
     return reasons
 
 
-def test_the_route_can_be_driven_where_the_recorded_car_drove():
-    """Every plan along it passes the guard; along the map's own corners a fifth of them turned too tightly."""
-    assert set(reasons_along_the_drive()) == {""}
-
-
 def test_the_drivable_space_of_the_map_refuses_no_plan_along_its_route():
     assert set(reasons_along_the_drive(drivable_type="map")) == {""}
-
-
-def test_lanelets_narrower_than_a_bend_refuse_plans_before_one_corner_only(monkeypatch):
-    """Of a drivable space that is not widened along the route (docs/on_a_car.md)."""
-    monkeypatch.setattr(drivable_area, "areas_beside_road", lambda *_: [])
-    refused = [k for k, reason in enumerate(reasons_along_the_drive(drivable_type="map")) if reason]
-    assert 7 <= len(refused) <= 9  # 8; rounding may decide on the first and the last
-    assert refused == [*range(refused[0], refused[0] + len(refused))]
-
-
-def test_a_route_that_inputs_cannot_use_is_a_sentence_in_the_diagnostics():
-    messages, positions = drive()
-    config = Config(inputs=settings(objects_type="none"))
-    inputs = Inputs(replace(config, cameras=replace(config.cameras, required=False)))
-    now_ns = messages[0].header.stamp.sec * 1_000_000_000 + messages[0].header.stamp.nanosec
-    inputs.store.put("odometry", messages[0], now_ns)
-    inputs.store.put("route", route_message([999999], positions[0], positions[-1]), now_ns)
-    snapshot = inputs.snapshot(now_ns)
-    assert snapshot.observation is None
-    assert snapshot.ego is not None  # enough to stop
-    assert any("lanelet 999999 is not in cargo_transport_map.osm" in problem for problem in snapshot.problems)
-    (status,) = (s for s in inputs.statuses(now_ns) if s.name == "route")
-    assert "lanelet 999999" in status.message
 
 
 def test_without_tags_in_use_the_map_is_projected_around_the_origin():
@@ -177,21 +121,6 @@ def bag(tmp_path_factory):
         for message in messages[:160]:
             writer.write("/localization/kinematic_state", convert.stamp_ns(message.header), message)
     return path
-
-
-@pytest.mark.parametrize("words", [(), ("--route", "driven")])
-def test_a_bag_with_a_lanelet_route_is_replayed(bag, tmp_path, words):
-    settings = ["inputs.route_type=lanelet", f"inputs.lanelet_map={MAP}", "cameras.required=false"]
-    words = [*words, "--planner", "route_follower", *(word for pair in settings for word in ("--setting", pair))]
-    parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
-    args = parser.parse_args([str(bag), "--out", str(tmp_path), *words])
-    config, options = cli_args.configuration(args), replay.options_of(args)
-    record = engine.replay_bag(bag, tmp_path, options, config, Console(stderr=True), lambda share: None)
-    assert len(record.frames) > 30
-    assert {frame.verdict for frame in record.frames} == {Verdict.OK}
-    if record.details["route"] == "bag":
-        assert np.abs(geometry.project(record.route, drive()[1])[1]).max() < 0.25  # the report draws it
 
 
 def test_lanes_lead_in_the_direction_that_lanelet2_reads_from_good_degrees():
@@ -229,12 +158,6 @@ def test_a_lane_change_is_slanted_and_not_a_kink(two_lanes):
     changing = (line[:, 1] > 1.8) & (line[:, 1] < 4.45)
     assert np.ptp(line[changing, 0]) == pytest.approx(30.0, abs=6.0)
     assert np.all(np.diff(line[:, 0]) > 0)
-
-
-def test_a_goal_beside_the_lane_is_approached_at_a_slant(two_lanes):
-    line, _ = line_of([1, 2], (10, 1.75), (190, -1.0), two_lanes)
-    assert line[-1, :2] == pytest.approx((190, -1))
-    assert np.rad2deg(np.abs(line[:, 2]).max()) < 15
 
 
 @pytest.mark.parametrize(

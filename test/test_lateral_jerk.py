@@ -64,13 +64,6 @@ def test_the_plan_changes_its_speed_outside_of_the_bend_and_is_nowhere_ahead(spe
     assert np.abs(off_m).max() < 0.03  # on the same path
 
 
-def test_a_plan_that_stops_stops_at_the_same_point():
-    planned = along_a_bend(STOPS_IN_THE_BEND)
-    limited = limit_lateral_jerk(planned, ego(8.0))
-    np.testing.assert_allclose(driven_m(limited)[-1], driven_m(planned)[-1], atol=0.1)
-    assert kinematics.speeds(limited)[-1] == pytest.approx(0.0, abs=0.1)
-
-
 def test_a_plan_within_the_limits_is_unchanged():
     for speeds_mps in (np.full(40, 6.0), np.zeros(40), BRAKES_IN_THE_BEND):
         straight = along_a_bend(speeds_mps, bend_per_m=0.0)
@@ -105,14 +98,6 @@ def test_no_acceleration_of_a_plan_is_beyond_the_validators():
     assert checks(planned)["longitudinal_acceleration_mps2"] > LIMITS["longitudinal_acceleration_mps2"]
     limited = limit_lateral_jerk(planned, ego(8.0))
     assert checks(limited)["longitudinal_acceleration_mps2"] < LIMITS["longitudinal_acceleration_mps2"]
-
-
-def test_a_plan_that_waits_goes_on_afterwards():
-    speeds_mps = np.concatenate([np.linspace(6.0, 0.0, 20), np.zeros(15), np.linspace(0.0, 8.0, 25)])
-    planned = along_a_bend(speeds_mps, begins_m=8.0)
-    limited = limit_lateral_jerk(planned, ego(6.0))
-    assert checks(planned)["lateral_jerk_mps3"] > LIMIT_MPS3 >= checks(limited)["lateral_jerk_mps3"]
-    assert driven_m(limited)[-1] > driven_m(planned)[35] + 2.0
 
 
 def test_a_plan_that_leaves_the_car_at_an_angle_is_turned_into_its_heading():

@@ -165,20 +165,6 @@ def test_a_connector_that_leads_off_the_road_is_redrawn_between_its_lanes():
     assert opendrive.road_margin_m(road, np.concatenate([first, second])) == pytest.approx(2.5, abs=0.01)
 
 
-def test_a_connector_on_the_road_stays_as_the_map_draws_it_and_so_does_one_that_no_curve_improves():
-    line = [(20, 0), (30, 1), (50, 1), (60, 0)]
-    for road in (shapely.box(0.0, -2.5, 80.0, 2.5), shapely.box(0.0, -0.5, 80.0, 2.5)):
-        net = network_with_connector(line)
-        opendrive.redraw_strays(net, road)
-        np.testing.assert_array_equal(shape_of(net, ":j_0_0"), line)
-
-
-def test_the_margin_of_a_line_is_negative_off_the_road():
-    road = shapely.box(0.0, 0.0, 10.0, 4.0)
-    assert opendrive.road_margin_m(road, np.array([[2.0, 1.0], [8.0, 1.0]])) == pytest.approx(1.0)
-    assert opendrive.road_margin_m(road, np.array([[2.0, 1.0], [8.0, -1.5]])) == pytest.approx(-1.5)
-
-
 def test_cars_on_a_bridge_are_not_ahead_of_a_car_below(eight):
     keys = {lane.edge: key for key, lane in eight.lanes.items() if not lane.across_junction}
     below = next(edge for edge, key in keys.items() if abs(eight.lanes[key].lane.centerline[:, 1]).max() < 3.0)

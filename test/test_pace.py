@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenes import config, ego, observation
 
-from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.domain import Plan, Trajectory, Verdict
 from reflectdrive_ros.core.tokens import poses_from_points
 from reflectdrive_ros.planning import guard
@@ -93,27 +93,6 @@ def test_a_car_that_catches_up_still_stops_where_the_plan_stops(stops_after_m):
     limited = limit_acceleration(points, 0.0, DT_S)
     assert required_accelerations(limited, 0.0).min() >= -BRAKING_MPS2 - 1e-6
     assert limited[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
-
-
-def test_each_of_many_plans_is_paced_by_itself():
-    calm = np.stack([0.5 * TIMES_S**2, np.zeros(8)], axis=1)
-    hasty = np.stack([5.0 * TIMES_S, 0.1 * TIMES_S], axis=1)
-    together = limit_acceleration(np.stack([calm, hasty, calm]), 0.0, DT_S)
-    np.testing.assert_array_equal(together[0], calm)
-    np.testing.assert_array_equal(together[1], limit_acceleration(hasty, 0.0, DT_S))
-
-
-def test_many_paths_are_interpolated_as_single_ones():
-    rng = np.random.default_rng(0)
-    steps = rng.exponential(2.0, (50, 8)) * (rng.random((50, 8)) > 0.2)  # some stand for a while
-    bearings = np.cumsum(rng.normal(0.0, 0.2, (50, 8)), axis=1)
-    paths = np.cumsum(steps[..., None] * np.stack([np.cos(bearings), np.sin(bearings)], -1), axis=1)
-    paths = np.concatenate([np.zeros((50, 1, 2)), paths], axis=1)
-    along = np.concatenate([np.zeros((50, 1)), np.cumsum(steps, axis=1)], axis=1)
-    reached = along[:, 1:] * rng.random((50, 8))
-    interpolated = geometry.interpolate_paths(paths, along, reached)
-    for path, marks, at, there in zip(paths, along, reached, interpolated, strict=True):
-        np.testing.assert_allclose(there, np.stack([np.interp(at, marks, path[:, axis]) for axis in (0, 1)], -1))
 
 
 def test_a_slip_to_the_side_means_to_stand():

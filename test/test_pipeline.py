@@ -9,15 +9,13 @@ from hypothesis import strategies as st
 from rubber_band import LAYOUT, redraw, strip_grid
 from scenes import NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, straight_route
 
-from reflectdrive_ros.core import geometry, kinematics
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import Agents, StepKind, TokenTrace
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.candidates import Candidates, TokenSearch, of_trajectories
-from reflectdrive_ros.planning.generators import GENERATORS
-from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
-from reflectdrive_ros.planning.postprocess.waypoints import trajectories, waypoint_poses, waypoints
-from reflectdrive_ros.scoring.safety import SAFE, SafetyContext
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
+from reflectdrive_ros.planning.postprocess.waypoints import trajectories, waypoints
 from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
 
 TIMES_S = 0.5 * np.arange(1, 9)
@@ -75,26 +73,12 @@ def test_on_a_free_road_the_plan_is_unchanged(speed_mps):
     np.testing.assert_allclose(waypoints(plan.trajectory), points, atol=1e-6)
 
 
-def test_a_car_that_starts_on_a_free_road_starts_as_its_plan_says():
-    points = np.stack([0.5 * TIMES_S**2, np.zeros(8)], axis=1)
-    plan = planned(proposing(points), mapped_scene(0.0))
-    assert (plan.change, plan.check.repairs) == ("", 0)
-    np.testing.assert_allclose(waypoints(plan.trajectory), points, atol=0.05)
-
-
 def test_with_all_stages_off_a_plan_is_the_generators_own_however_unsafe():
     (trajectory,) = trajectories(moving(8.0)[None], 8.0, 0.1)
     plan = planned(lambda *_: of_trajectories((trajectory,)), mapped_scene(8.0, (20.0, 0.0, 0.0, 0.0)), **OFF)
     assert plan.trajectory is trajectory
     assert (plan.change, plan.check.repairs) == ("", 0)
     assert not is_safe(plan)  # and it is said
-
-
-@pytest.mark.parametrize("name", ["constant_velocity", "route_follower"])
-def test_with_all_stages_off_a_baseline_is_its_own(name):
-    scene = mapped_scene(8.0, (40.0, 0.0, 0.0, 0.0))
-    own = GENERATORS[name].generate(PlannerState(), scene, PlannerContext(config())).trajectories[0]
-    np.testing.assert_array_equal(planned(GENERATORS[name].generate, scene, **OFF).trajectory.poses, own.poses)
 
 
 @pytest.mark.parametrize("unknown", ["agents", "traffic_lights"])
@@ -192,14 +176,6 @@ def test_where_the_score_does_not_know_what_a_plan_waits_for_the_generators_firs
     np.testing.assert_allclose(waypoints(off.trajectory), slow, atol=1e-6)
 
 
-def test_the_further_candidates_follow_by_their_score():
-    plan = planned(proposing(*(moving(8.0, braking) for braking in (3.0, 0.0, 2.0, 1.0))), mapped_scene(8.0))
-    assert len(plan.candidates) == 3
-    assert list(plan.scores[1:]) == sorted(plan.scores[1:], reverse=True)
-    ends = [each.poses[-1, 0] for each in plan.candidates]
-    assert ends == sorted(ends, reverse=True)
-
-
 # --- repair -----------------------------------------------------------------------------------------------------------
 
 REPAIR_ONLY = {"pipeline__vary": False, "pipeline__select": False}
@@ -225,17 +201,6 @@ def test_full_braking_is_used_where_nothing_gentler_is_safe(rear_m):
     assert end_m(plan) + FRONT_M < rear_m
 
 
-@pytest.mark.parametrize("settings", [REPAIR_ONLY, {}], ids=["repair", "all"])
-def test_braking_is_gentle_where_that_is_enough(settings):
-    """The car ahead drives half as fast, 20 m ahead: less than 1 m/s^2 is required."""
-    scene = mapped_scene(10.0, (FRONT_M + 12.0 + 2.25, 0.0, 0.0, 5.0))
-    assert not is_safe(planned(proposing(moving(10.0)), scene, **OFF))
-    plan = planned(proposing(moving(10.0)), scene, **settings)
-    assert is_safe(plan)
-    assert kinematics.accelerations(plan.trajectory).min() > -3.2
-    assert kinematics.speeds(plan.trajectory)[-1] > 1.0
-
-
 @pytest.mark.parametrize(
     ("ahead_m", "gap_m", "is_repaired"), [(31.5, -0.5, True), (26.0, 0.2, True), (31.5, 0.2, False), (31.5, 0.4, False)]
 )
@@ -255,12 +220,6 @@ def test_a_plan_that_leaves_the_road_is_not_driven():
     scene = mapped_scene(8.0, drivable=strip_grid(3.0))
     assert not is_safe(planned(proposing(leaving), scene, **OFF))
     assert is_safe(planned(proposing(leaving), scene))
-
-
-def test_with_repair_off_an_unsafe_plan_is_driven_and_called_unsafe():
-    plan = planned(proposing(moving(8.0)), mapped_scene(8.0, (14.0, 0.0, 0.0, 0.0)), pipeline__repair=False)
-    assert not is_safe(plan)
-    assert plan.check.repairs == 0
 
 
 def test_where_nothing_is_known_nothing_is_repaired_and_the_check_says_so():
@@ -418,12 +377,6 @@ def test_a_plan_that_has_become_unsafe_is_not_continued():
     assert is_safe(plans[3])
 
 
-@pytest.mark.parametrize("changes", [{"pipeline__vary": False}, {"pipeline__select": False}])
-def test_without_variants_or_selection_no_plan_is_continued(changes):
-    plans, _ = stepped(proposing(moving(8.0)), 3, **changes)
-    assert [plan.change for plan in plans] == [""] * 3
-
-
 # --- what the plan and the state say ----------------------------------------------------------------------------------
 
 
@@ -469,24 +422,7 @@ def test_the_state_has_the_plan_the_memory_the_notes_and_the_times_of_the_stages
     assert dict(state.stage_ms) == pytest.approx({"generate": 2.0, "select": 2.0, "repair": 2.0, "finish": 2.0})
 
 
-def test_a_generator_that_cannot_plan_says_so():
-    def generate(state, scene, planner_context):
-        raise PlanningError("there is no road")
-
-    with pytest.raises(PlanningError, match="there is no road"):
-        planned(generate, mapped_scene(8.0))
-
-
 @pytest.mark.parametrize("shape", [(0, 8, 2), (8, 2), (1, 8, 3)])
 def test_candidates_of_another_shape_are_refused(shape):
     with pytest.raises(ValueError, match=r"expected \(M, 8, 2\) with M >= 1"):
         Candidates(np.zeros(shape), np.zeros(shape[0]))
-
-
-def test_the_options_that_are_driven_are_safe_as_planned():
-    """What the guard checks is what the pipeline checked: the poses of the plan through the chosen points."""
-    scene = mapped_scene(8.0, (18.0, 0.0, 0.0, 4.0))
-    safety_context = SafetyContext(scene, config())
-    plan = planned(proposing(moving(8.0)), scene)
-    poses = waypoint_poses(waypoints(plan.trajectory)[None], safety_context.road)
-    assert pipeline.planned_safety(safety_context, poses, exact=True).worst[0] >= SAFE

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import SECOND_NS, cars, config, observation, straight_route, turning_route
+from scenes import SECOND_NS, cars, config, observation, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.domain import AgentKind, Agents, ForecastSource, Plan, Trajectory, Verdict
@@ -63,19 +63,6 @@ def test_a_slow_agent_keeps_its_lane_too_but_not_a_standing_one(speed_mps, keeps
     assert source is (ForecastSource.ALONG_ROAD if keeps else ForecastSource.CONSTANT_VELOCITY)
 
 
-def test_on_a_straight_road_all_go_straight_on():
-    agents = cars((40.0, 3.5, np.pi, 9.0), (15.0, 0.0, 0.0, 6.0), (20.0, -3.5, 0.1, 6.0))
-    plain = kinematics.forecast(agents, DT_S, STEPS).poses
-    poses = foreseen(agents, straight_route()).poses
-    np.testing.assert_allclose(poses[:2, :, :2], plain[:2, :, :2], atol=1e-6)
-    np.testing.assert_allclose(geometry.wrap(poses[:2, :, 2] - plain[:2, :, 2]), 0.0, atol=1e-6)
-    # who faces a little to the side drifts that way for a moment, then straightens up
-    lateral_m = poses[2, :, 1] + 3.5
-    assert (np.diff(lateral_m) > 0.0).all()
-    np.testing.assert_allclose(lateral_m[-1], 6.0 * np.sin(0.1) * prediction.DRIFT_DECAY_S, rtol=0.02)
-    np.testing.assert_allclose(poses[2, -1, 2], 0.0, atol=0.01)
-
-
 @pytest.mark.parametrize(
     ("agents", "why"),
     [
@@ -88,14 +75,6 @@ def test_on_a_straight_road_all_go_straight_on():
 )
 def test_all_others_go_straight_on(agents, why):
     assert same_as_straight_on(agents), why
-
-
-def test_predicted_paths_are_believed():
-    agents = in_bend(3.5, 40.0, 6.0, np.pi)
-    paths = np.repeat(agents.poses[:, None], 8, axis=1)
-    predicted = replace(agents, predicted_poses=paths)
-    assert same_as_straight_on(predicted)
-    assert foreseen(predicted).source is ForecastSource.PREDICTED
 
 
 def test_without_a_road_agents_go_straight_on():

@@ -107,13 +107,6 @@ def test_a_draft_of_other_actions_is_decoded_on_request():
     assert len(network.stepped) == 7
 
 
-def test_a_scene_that_was_not_prefetched_is_read_on_request():
-    network = Counted(arc_way())
-    engine = Engine(config(), Clock(), network=network, prefetch_scenes=True)
-    assert engine.step(camera_observation()).verdict is Verdict.OK
-    assert [thread for *_, thread in network.read] == [threading.current_thread()]
-
-
 def test_a_scene_that_cannot_be_read_is_the_same_sentence():
     blind = replace(camera_observation(), cameras=())
     ahead = plans(Counted(arc_way()), [blind], True)[0]

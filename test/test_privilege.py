@@ -53,11 +53,6 @@ def test_who_leaves_the_scene_goes_straight_on():
     assert steps[-1] == pytest.approx(0.5 * one.tracks.speeds_mps[2, 49], abs=0.05)
 
 
-def test_an_unknown_oracle_is_refused():
-    with pytest.raises(ValueError, match="privilege is 'magic', expected one of words, route, objects, logged"):
-        observe(scene(), "magic")
-
-
 def rows_of(planner, privileges):
     return variants.of_planners(Config(), [planner], privileges)
 

@@ -11,7 +11,6 @@ from denoiser_cases import PARITY, SPEC, WEIGHTS, no_gradients, own_case, random
 from safetensors.torch import load_file, save_file
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.deploy import published_case
 from reflectdrive_ros.infra.documents import read_arrays
 from reflectdrive_ros.model.checkpoint import CheckpointError
 from reflectdrive_ros.model.denoiser import checkpoint, published
@@ -141,13 +140,6 @@ def test_a_wrong_weight_ends_with_exit_code_1_and_nothing_is_written(folder, cap
     assert not (folder / "out").exists()
 
 
-def test_a_result_that_is_not_finite_is_above_every_tolerance():
-    for difference, rounding in ((np.nan, np.nan), (np.inf, np.inf), (np.nan, 0.0), (0.0, np.inf)):
-        assert not published_case.CaseDifference("x", difference, 1.0, rounding).within
-    assert published_case.CaseDifference("x", 0.3, 0.1, 0.1).within  # 4 times the rounding
-    assert not published_case.CaseDifference("x", 0.5, 0.1, 0.1).within
-
-
 def test_imported_weights_are_those_of_the_checkpoint_without_guidance(folder, public_net, capsys):
     assert importing(folder, "--out", folder / "out") == 0
     message = capsys.readouterr().out
@@ -190,15 +182,6 @@ def test_code_in_a_pickle_does_not_run_and_the_file_is_refused_with_one_sentence
     assert message.out == ""
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x80\x04K\x01.", b"text"])
-def test_a_file_of_weights_that_is_damaged_is_one_sentence(folder, capsys, content):
-    (folder / "model.pth").write_bytes(content)
-    assert importing(folder) == 2
-    message = capsys.readouterr().err
-    assert "model.pth" in message
-    assert message.count("\n") == 1
-
-
 POSITION = "module.encoder.encoder.pos_emb.weight"
 
 
@@ -228,23 +211,15 @@ def test_tensors_that_are_not_this_networks_are_named(folder, change, sentence):
     [
         (lambda a: a.pop("hidden_dim"), "has no hidden_dim"),
         (lambda a: a.update(agent_num=0), "has agent_num = 0, expected a whole number from 1 to 4096"),
-        (lambda a: a.update(agent_num="32"), "has agent_num = '32'"),
         (lambda a: a.update(lane_state_dim=33), "has lane_state_dim = 33, expected 12"),
-        (lambda a: a.update(route_len=10), r"has route_len = 10, expected lane_len \(20\)"),
         (
             lambda a: a.update(diffusion_model_type="score"),
             "has diffusion_model_type = 'score', expected one of x_start",
         ),
         (lambda a: a.update(num_heads=5), r"hidden is 32, expected a multiple of heads \(5\)"),
         (lambda a: a["state_normalizer"]["mean"].pop(), "has state_normalizer.mean not for 4 agents"),
-        (lambda a: a["observation_normalizer"].pop("lanes"), "has no 12 numbers in observation_normalizer.lanes.mean"),
         (lambda a: a["observation_normalizer"]["lanes"].update(std=12 * [0]), "observation_normalizer.lanes.std"),
         (lambda a: a.update(hidden_dim=64), r"has shape .*, by args.json it is .* \(\d+ such tensors\)"),
-        (lambda a: a.update(encoder_depth=3), r"lacks encoder.encoder.fusion.blocks.2"),
-        (
-            lambda a: a.update(future_len=13),
-            r"preproj.fc1.weight has shape \(512, 52\), by args.json it is \(512, 56\)",
-        ),
     ],
 )
 def test_an_args_file_of_other_measures_is_refused_and_the_field_named(folder, change, sentence):
@@ -259,16 +234,13 @@ def test_an_args_file_of_other_measures_is_refused_and_the_field_named(folder, c
     ("change", "sentence"),
     [
         (lambda c: c.pop("norm_lanes"), "lacks norm_lanes: expected a case of this checkpoint's measures"),
-        (lambda c: c.pop("raw_lanes"), "lacks raw_lanes"),
         (lambda c: c.update({"x_t": c.pop("x_t")[..., 0]}), r"has x_t of shape \(2, 4, 13\), expected \(2, 4, 13, 4\)"),
         (
             lambda c: c.update(encoding=c["encoding"][:, :-1]),
             r"has encoding of shape \(2, 16, 32\), expected \(2, 17, 32\)",
         ),
-        (lambda c: c.update(noise=c["noise"][:1]), "has noise of shape"),
         (lambda c: c.update(x0_at_x=c["x_t"]), "has x0_at_x, expected a diffusion time from 0 to 1 after x0_at_"),
         (lambda c: [c.pop(name) for name in list(c) if name.startswith("x0")], "lacks x0_at_T"),
-        (lambda c: c.update(prediction=np.full_like(c["prediction"], np.nan)), "has NaN or infinity in prediction"),
         (lambda c: c.update(x_t=c["x_t"].astype(str)), "has x_t of <U"),
         (lambda c: c.update({name: values[:0] for name, values in c.items()}), "has x_t without scenes"),
     ],
@@ -281,13 +253,6 @@ def test_a_case_that_does_not_fit_the_checkpoint_is_one_sentence(folder, capsys,
     message = capsys.readouterr().err
     assert re.search(sentence, message), message
     assert message.count("\n") == 1
-
-
-def test_futures_of_a_case_may_have_steps_and_columns_in_one_axis(folder):
-    case = read_arrays(folder / "case.npz")
-    case |= {name: values.reshape(2, 4, -1) for name, values in case.items() if name.startswith("x")}
-    np.savez(folder / "case.npz", **case)
-    assert published_case.read_case(folder / "case.npz", PUBLIC)["x_t"].shape == (2, 4, 13, 4)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +269,3 @@ def test_a_file_that_is_missing_or_of_another_kind_is_one_sentence(folder, monke
     message = capsys.readouterr().err
     assert sentence in message
     assert message.count("\n") == 1
-
-
-def test_a_folder_without_weights_is_one_sentence(folder, capsys):
-    (folder / "model.pth").unlink()
-    assert importing(folder) == 2
-    assert "holds none of model.safetensors, ema_state_dict.safetensors, model.pth" in capsys.readouterr().err

@@ -1,20 +1,16 @@
 """Claims about recorded scenes: nothing moves when frames change, the route is where the human drove."""
 
-import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-import shapely
 from track_files import HERE, MAPPED, MOTORWAY, STREET
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.lanes import ROUTE_BEHIND_M
 from reflectdrive_ros.data import real_tracks
 from reflectdrive_ros.scoring import drivable
-from reflectdrive_ros.scoring.scorer import score
 
 WHOLE_SET = Path(__file__).parents[2] / "shared/data/real_tracks"
 
@@ -77,17 +73,6 @@ def _map_from_ego(start):
     return start.observation.ego.map_from_ego
 
 
-def test_others_keep_their_speed_over_ground_in_the_egos_axes(recording, starts):
-    for start, step in zip(starts, real_tracks.start_steps(recording), strict=True):
-        recorded = recording.agent_velocities_mps[:, step]
-        recorded = recorded[np.isfinite(recorded[:, 0])]
-        agents = start.observation.agents
-        np.testing.assert_allclose(np.hypot(*agents.velocities_mps.T), np.hypot(*recorded.T), atol=1e-6)
-        moving = np.hypot(*recorded.T) > 3.0
-        along = geometry.wrap(np.arctan2(*agents.velocities_mps[moving].T[::-1]) - agents.poses[moving, 2])
-        assert np.median(np.abs(along)) < 0.1  # cars drive the way they point
-
-
 def test_the_route_goes_where_the_human_drove(recording, starts):
     for start in starts:
         route = start.observation.route
@@ -136,32 +121,6 @@ def test_the_reference_gets_somewhere(starts):
         assert 5 < start.scene.reference.progress_m < 4 * start.observation.speed_limit_mps
 
 
-def test_it_does_not_matter_where_the_map_has_its_origin(recording, starts):
-    """The whole recording turned and moved by kilometres: the same scene to the ego, the same scores."""
-    moved_from_map = np.array([3200.0, -4100.0, 2.2])
-    turned = replace(
-        recording,
-        ego_centers=geometry.compose(moved_from_map, recording.ego_centers),
-        agent_centers=geometry.compose(moved_from_map, recording.agent_centers),
-        agent_velocities_mps=geometry.rotate(recording.agent_velocities_mps, moved_from_map[2]),
-        lanes={key: _moved(lane, moved_from_map) for key, lane in recording.lanes.items()},
-    )
-    for here, there in zip(starts, real_tracks.starts(turned), strict=True):
-        np.testing.assert_allclose(there.human, here.human, atol=1e-6)
-        np.testing.assert_allclose(there.observation.route[:, :2], here.observation.route[:, :2], atol=1e-6)
-        assert there.scene.reference.progress_m == pytest.approx(here.scene.reference.progress_m, abs=1e-4)
-        cards = [score(start.scene, start.human[None]) for start in (here, there)]
-        assert cards[0].score == pytest.approx(cards[1].score, abs=1e-4)
-
-
-def _moved(lane, moved_from_map):
-    def move(points):
-        return geometry.transform_points(moved_from_map, points)
-
-    polygons = tuple(shapely.transform(polygon, move) for polygon in lane.polygons)
-    return replace(lane, centerline=move(lane.centerline), polygons=polygons)
-
-
 def test_a_start_off_the_mapped_road_is_passed_over():
     if not WHOLE_SET.is_dir():
         pytest.skip("needs ../shared/data/real_tracks")
@@ -177,39 +136,20 @@ def test_without_a_map_there_is_nothing_to_score():
         list(real_tracks.starts(recording))
 
 
-@pytest.mark.skipif(not WHOLE_SET.is_dir(), reason="needs ../shared/data/real_tracks")
-def test_the_recorded_car_stays_on_the_lanes_wherever_it_is_scored():
-    """What `docs/evaluation.md` says: where the human's drivable area is lost, the tracker lost it."""
-    for path in real_tracks.recordings_in(WHOLE_SET):
-        recording = real_tracks.load(path)
-        corners = geometry.box_corners(recording.ego_centers, recording.ego_size)
-        if not recording.lanes:
-            continue
-        on_road = drivable.contains(recording.drivable_space, corners).all(axis=1)
-        for step in real_tracks.start_steps(recording):
-            assert not on_road[step] or on_road[step : step + 41].all(), (recording.name, step)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"ego_xy": None}, "has no field 'ego_xy'"),
         ({"meta_json": np.array("{")}, "meta_json is not JSON"),
-        ({"meta_json": np.array(json.dumps({"lanes": []}))}, "meta_json has no site"),
         ({"meta_json": np.array("[" * 10_000)}, "meta_json nests deeper than 64 levels"),
         ({"meta_json": np.array('{"site": "a", "lanes": [3]}')}, r"meta_json has lanes\[0\] = 3, expected an object"),
-        ({"meta_json": np.array('{"site": "a", "lanes": "wide"}')}, "meta_json has lanes = 'wide', expected a list"),
         ({"meta_json": np.array('{"site": "a", "lanes": [{"id": [1]}]}')}, r"lanes\[0\].id = \[1\], expected a whole"),
-        ({"t": np.array(3.0)}, "unsized"),
         ({"ego_yaw": np.full(51, np.nan)}, "ego_yaw holds NaN or a number above 1e.08"),
-        ({"ego_speed": np.full(51, np.nan)}, "ego_speed holds NaN"),
         ({"ego_speed": np.full(51, 1e308)}, "ego_speed holds NaN or a number above"),
-        ({"ego_lwh": np.array([np.inf, 2.0, 1.5])}, "ego_lwh holds NaN"),
         ({"ego_valid": np.zeros(51, bool)}, "ego_valid has steps that are not valid"),
         ({"ego_yaw": np.zeros(7)}, r"ego_yaw is float64 \(7,\), expected numbers \(51,\)"),
         ({"ego_lwh": np.array([0.0, 2.0, 1.5])}, "ego_lwh or ag_lwh holds a length"),
         ({"ag_xy": np.full((4, 51, 2), np.nan)}, "ag_xy at steps marked valid holds NaN"),
-        ({"ag_type": np.full(4, np.nan)}, "ag_type holds NaN"),
         ({"t": np.zeros(51)}, "t does not advance by 0.1 s"),
         ({"ag_id": np.array([object()])}, "changed.npz cannot be read"),
     ],

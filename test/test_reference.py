@@ -44,18 +44,6 @@ def test_on_an_empty_road_it_drives_at_the_limit():
     np.testing.assert_allclose(plan[:, 1], 0.0, atol=1e-9)
 
 
-def test_it_speeds_up_no_faster_than_its_driver_model():
-    speeds = np.diff(reference.proposals(scene(speed=0.0), 15.0)[..., 0], axis=1) / 0.1
-    assert speeds.max() == pytest.approx(1.5 * 4, rel=0.1)
-
-
-def test_fifteen_proposals_slowest_on_the_centreline_first():
-    plans = reference.proposals(scene(), 15.0)
-    assert plans.shape == (15, 40, 3)
-    np.testing.assert_allclose(plans[:, :, 1], np.repeat([0.0, -1.0, 1.0], 5)[:, None] * np.ones(40), atol=1e-9)
-    assert (np.diff(plans[:5, -1, 0]) > 0).all()
-
-
 def test_it_follows_a_slower_car_and_does_not_touch_it():
     _, free = planned(scene())
     _, behind = planned(scene((18.0, 0.0, 4.0)))
@@ -97,19 +85,6 @@ def test_it_follows_a_bend():
 @pytest.mark.parametrize("car", [(-12.0, 0.0, 9.0), (20.0, 4.0, 0.0), (300.0, 0.0, 0.0)])
 def test_cars_behind_alongside_and_distant_change_nothing(car):
     np.testing.assert_allclose(planned(scene(car))[0], planned(scene())[0], atol=1e-9)
-
-
-def test_an_absent_car_stops_no_proposal():
-    world = scene((25.0, 0.0, 0.0))
-    gone = replace(world.agents, present=np.zeros_like(world.agents.present))
-    np.testing.assert_allclose(planned(replace(world, agents=gone))[0], planned(scene())[0], atol=1e-9)
-
-
-def test_measured_at_once_is_planned_and_then_measured():
-    believed, came_true = scene((25.0, 0.0, 5.0)), scene((25.0, 0.0, 2.0), (60.0, 0.0, 0.0))
-    plan = reference.reference_plan(believed, 12.0)
-    assert reference.reference_progress(believed, came_true, 12.0) == reference.reference_of_plan(came_true, plan)
-    assert reference.reference_of_plan(came_true, plan) != reference.reference_of_plan(believed, plan)
 
 
 def test_a_limit_of_nothing_is_refused():

@@ -11,9 +11,9 @@ from scenes import Clock, cars, config
 from scripted_network import ScriptedNetwork, arc_frames, arc_way, camera_observation
 from tiny_net import tiny_net
 
-from reflectdrive_ros.core.domain import Agents, ForecastSource, PlanSource, StepKind, Verdict
+from reflectdrive_ros.core.domain import ForecastSource, PlanSource, StepKind, Verdict
 from reflectdrive_ros.features.images import WORDS, model_inputs
-from reflectdrive_ros.planning import decoding_config, get_planner, pipeline
+from reflectdrive_ros.planning import decoding_config, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive, reflectdrive2
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.runtime.engine import Engine
@@ -61,22 +61,6 @@ def test_the_safe_goal_is_driven_to_though_it_is_not_the_likeliest():
     assert plan.check.unsafe_after_s is None
 
 
-def test_without_agents_or_road_the_likeliest_goal_is_driven_to_and_no_check_reported():
-    network = ScriptedNetwork(STRAIGHT, SLOW)
-    plan = planned(network, camera_observation(8.0))
-    assert plan.tokens.tolist() == network.ids[0].tolist()
-    assert plan.candidates == ()
-    assert str(plan.check) == "unchecked: no objects, no drivable space"
-
-
-def test_it_is_a_planner_that_needs_a_model():
-    assert get_planner(config(planner="reflectdrive", model__file="x", model__sha256="y")).args == (
-        reflectdrive.generate,
-    )
-    with pytest.raises(PlanningError, match="has no network"):
-        planned(None, camera_observation(8.0))
-
-
 # --- repair, of both generators ---------------------------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize("generator", [reflectdrive, reflectdrive2], ids=["reflectdrive", "reflectdrive2"])
@@ -93,17 +77,6 @@ def test_a_plan_that_would_hit_someone_is_mended(generator):
     assert plan.tokens.tolist() == as_it_was.tokens.tolist()  # what the network wrote, not what is driven
     assert as_it_was.tokens.tolist() == ScriptedNetwork(STRAIGHT).ids[0].tolist()
     assert 1.0 < as_it_was.check.unsafe_after_s < 3.0
-
-
-@BOTH
-def test_a_safe_plan_is_sent_as_it_was_written(generator):
-    plan = planned(
-        ScriptedNetwork(STRAIGHT), camera_observation(8.0, agents=cars(), drivable=strip_grid(4.0)), generator
-    )
-    assert plan.tokens.tolist() == ScriptedNetwork(STRAIGHT).ids[0].tolist()
-    assert plan.check.repairs == 0
-    assert plan.check.clearance_m == 5.0
-    assert plan.check.road_clearance_m == pytest.approx(4.0 - 2.297 / 2, abs=0.3)
 
 
 @BOTH
@@ -142,21 +115,6 @@ def test_the_check_tells_against_what_how_old_and_with_which_clearance():
         f"safe for 4.0 s against objects (along_road, 0.12 s old, {check.clearance_m:.1f} m clear); "
         "unchecked: no drivable space"
     )
-
-
-def test_an_empty_road_is_not_an_unknown_one():
-    empty = planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0, agents=Agents.none())).check
-    assert empty.objects is not None
-    unknown = planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0, drivable=strip_grid(4.0))).check
-    assert str(unknown).endswith("unchecked: no objects")
-
-
-def test_the_engine_reports_the_safety_check_of_any_planner():
-    scene = camera_observation(8.0, agents=cars((30.0, 0.0, 0.0, 8.0)))
-    sent = Engine(config(planner="route_follower"), Clock()).step(scene).plan
-    assert sent.check.objects is ForecastSource.ALONG_ROAD
-    assert sent.check.unsafe_after_s is None
-    assert sent.check.horizon_s == pytest.approx(4.0)
 
 
 # --- guidance ---------------------------------------------------------------------------------------------------------

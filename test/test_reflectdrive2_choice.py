@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
-from scenes import NO_LIGHTS, cars, config, later, observation
+from scenes import NO_LIGHTS, cars, config, observation
 from scripted_network import SLOW, STRAIGHT, ScriptedNetwork, arc_way, camera_observation, drive
 
-from reflectdrive_ros.core.domain import DrivableGrid
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.planning import goals
 from reflectdrive_ros.planning.select import LOG_PROB_WEIGHT
@@ -57,17 +55,6 @@ def test_with_agents_and_lights_the_score_decides_the_distance_and_without_light
     assert behind.tokens.tolist() == network.ids[1].tolist()
 
 
-def test_a_full_step_is_slower_for_a_car_ahead_and_a_lite_step_keeps_its_profile():
-    free = camera_observation(agents=cars(), traffic_lights=NO_LIGHTS)
-    behind = replace(free, agents=cars((20.0, 0.0, 0.0, 7.0)))  # safe to follow, nearer than the score likes
-    _, lite, full = drive(
-        ScriptedNetwork(arc_way(10.0, 0.0)), [free, later(behind, 0.1), later(behind, 0.2)], pipeline__repair=False
-    )
-    lite_m, full_m = (plan.trajectory.poses[-1, 0] for plan, _ in (lite, full))
-    assert lite_m == pytest.approx(40.0, abs=0.5)
-    assert full_m < 37.0
-
-
 def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest():
     """Goals 32, 28 and 24 m ahead at 8 m/s: 4 m are an eighth of the progress, whose weight is 5 of 12."""
     times_s = 0.5 * np.arange(1, 9)
@@ -84,16 +71,6 @@ def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest()
     assert chosen((-1.3 * margin, 0.0, 0.0)) == 1
     assert chosen((-3.0 * margin, -1.3 * margin, 0.0)) == 2
     assert chosen((0.0, -9.0, -9.0), (35.0, 0.0, 0.0, 0.0)) == 1  # the first comes too close to the car ahead
-
-
-def test_with_drivable_space_the_score_chooses_a_plan_that_stays_on_it():
-    across = 0.25 * np.arange(161) - 20.0
-    edge = np.repeat((4.0 - np.abs(across))[None], 400, axis=0).astype(np.float32)  # a road 8 m wide, straight on
-    grid = DrivableGrid(edge, 0.25, np.array([-20.0, -20.0, 0.0]))
-    network = ScriptedNetwork(arc_way(8.0, 0.03), STRAIGHT)
-    ((plan, _),) = drive(network, [camera_observation(speed=8.0, drivable=grid)])
-    assert plan.tokens.tolist() == network.ids[1].tolist()
-    assert plan.scores[0] > plan.scores[1] == 0.0
 
 
 def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():

@@ -160,26 +160,6 @@ def test_a_step_that_is_inverted_by_its_own_noise_is_done_again_unchanged():
     np.testing.assert_allclose(again.futures, step.futures, atol=1e-12)
 
 
-def test_reflection_with_equal_guidance_changes_a_step_to_second_order_only():
-    """methods: x't - xt = b (D - e); with equal scales D is e at a neighbouring point, so halving the step of time
-    quarters the change."""
-    present = future()[:, 0]
-    start = sampling.with_present(np.random.default_rng(1).standard_normal((3, 41, 4)), present)
-
-    def predict(noisy, at):
-        return 0.3 * noisy + 0.7 * future()
-
-    def change(width):
-        clean = predict(start, 0.5)
-        moved = sampling.ddim_step(start, clean, 0.5, 0.5 - width)
-        step = StepResult(0.5, 0.5 - width, clean, sampling.with_present(moved, present))
-        return np.abs(reflect(step, predict, predict, present).futures - step.futures).max()
-
-    changes = [change(width) for width in (0.08, 0.04, 0.02, 0.01)]
-    ratios = np.divide(changes[:-1], changes[1:])
-    assert (ratios > 3.0).all()
-
-
 def reflector(confidences, settings):
     values = iter(confidences)
     return Reflector(lambda x, t: x, lambda x, t: 0.5 * x, lambda clean: next(values), np.zeros((3, 4)), settings)
@@ -243,21 +223,7 @@ def test_what_cannot_plan_says_why(network, settings, sentence):
         plan(network, settings)
 
 
-def test_a_car_without_a_route_gets_a_sentence():
-    with pytest.raises(PlanningError, match=r"Observation\.route is empty"):
-        plan(LinearDenoiser(), route=np.zeros((0, 3)))
-
-
 # --- what follows the network ----------------------------------------------------------------------------------------
-
-
-def test_a_standing_car_does_not_creep_back_and_a_driving_one_keeps_its_poses():
-    rng = np.random.default_rng(0)
-    standing = np.cumsum(rng.normal(0.0, 0.002, (40, 3)), axis=0)
-    poses_forward = without_reversal(standing)
-    assert (np.diff(poses_forward[:, 0], prepend=0.0) >= 0.0).all()
-    driving = np.column_stack([0.8 * np.arange(1, 41), np.zeros(40), np.zeros(40)])
-    np.testing.assert_allclose(without_reversal(driving), driving, atol=1e-12)
 
 
 def test_a_stop_keeps_the_heading_it_stopped_with():

@@ -9,24 +9,21 @@ from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
 from rich.console import Console
-from scenes import Clock, cars, config, ego, observation
+from scenes import Clock, cars, config, observation
 from tiny_denoiser import normalized, tiny_denoiser
 
 from reflectdrive_ros.core.config import (
     SHIPPED_MODELS,
     Config,
-    ConfigError,
     ModelConfig,
     as_yaml,
     load,
     override_dotted,
 )
-from reflectdrive_ros.core.domain import AgentHistory, Observation, PlanSource, Verdict
-from reflectdrive_ros.core.lanes import Lane, LaneSegments
+from reflectdrive_ros.core.domain import AgentHistory, PlanSource, Verdict
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.evaluation import recorded_tracks, variants
 from reflectdrive_ros.evaluation.variants import Variant
-from reflectdrive_ros.features import vectors
 from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.planning import GENERATORS
 from reflectdrive_ros.planning.inputs import needs_cameras
@@ -158,13 +155,6 @@ def test_it_needs_no_cameras_whatever_is_set():
     assert all(line.level < Level.ERROR for line in core.inputs.statuses(ns(1.0)) if line.name.startswith("image"))
 
 
-def test_planners_with_a_denoiser_read_vectors_and_no_images():
-    assert [name for name, spec in GENERATORS.items() if spec.vectors] == ["reflexdiffusion"]
-    for spec in GENERATORS.values():
-        assert spec.vectors == (spec.network == "denoiser")
-        assert spec.images == (spec.network == "token")
-
-
 # --- the engine ------------------------------------------------------------------------------------------------------
 
 
@@ -271,17 +261,6 @@ def test_without_a_route_the_car_stops_and_says_why():
     assert answer.reason == "Observation.route is empty: send a route with at least two different points"
 
 
-def test_of_500_agents_the_nearest_are_read_and_the_rest_is_counted():
-    core, denoiser = node()
-    core.put("route", route(), 0)
-    crowd = [(-40.0 - 5.0 * (k % 100), 8.0 + 4.0 * (k // 100), 0.0, 0.0, 4.5) for k in range(500)]
-    for k in range(3):
-        report = step(core, 1.0 + 0.1 * k, *crowd, x=0.5 * k)
-    assert report.source is PlanSource.PLANNER, report.reason
-    assert "500 objects are known: the nearest 8 are read" in report.notes
-    assert (denoiser.inputs.agents[:, -1, 7] > 0.0).all()
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -295,19 +274,6 @@ def test_without_usable_objects_it_plans_and_says_so(changes, sentence):
     report = step(core, 1.0, (30.0, 8.0, 0.0, 0.0, 4.5), **changes)
     assert report.source is PlanSource.PLANNER, report.reason
     assert sentence in report.notes
-
-
-def test_agents_that_appear_now_have_no_history_and_that_is_no_fault():
-    core, denoiser = node()
-    core.put("route", route(), 0)
-    report = step(core, 1.0, (30.0, 8.0, 0.0, 0.0, 4.5))
-    assert report.source is PlanSource.PLANNER, report.reason
-    assert not denoiser.inputs.agents[0, :-1].any()
-    assert denoiser.inputs.agents[0, -1].any()
-    engine = Engine(config(planner=NAME), Clock(), network=StraightDenoiser())
-    answer = engine.step(observation(8.0, agents=cars((30.0, 8.0, 0.0, 0.0))))
-    assert answer.source is PlanSource.PLANNER, answer.reason
-    assert "objects have no history: the network reads where they are now" in answer.notes
 
 
 def test_by_a_map_of_another_frame_no_lane_is_read():
@@ -334,17 +300,6 @@ def test_lanelets_of_two_points_are_lanes(tmp_path):
     assert denoiser.inputs.lanes.any()
 
 
-def test_lights_of_unknown_lanes_change_nothing():
-    lane = Lane(np.array([[-10.0, 0.0], [30.0, 0.0]]), (), (), (), (), None)
-    segments = LaneSegments.of({7: lane})
-    plain, lit = segments.near(np.zeros(3)), segments.near(np.zeros(3), {99: 3})
-    np.testing.assert_array_equal(plain.lights, lit.lights)
-    scene = Observation(ns(1.0), ego(), np.array([[-10.0, 0.0, 0.0], [90.0, 0.0, 0.0]]), lanes=lit, route_lanes=lit)
-    report = Engine(config(planner=NAME), Clock(), network=StraightDenoiser()).step(scene)
-    assert report.source is PlanSource.PLANNER, report.reason
-    assert vectors.vector_inputs(scene, SPEC).lanes[0, :, 11].all()  # unknown
-
-
 # --- recorded traffic ------------------------------------------------------------------------------------------------
 
 
@@ -353,10 +308,3 @@ def test_it_is_scored_on_recorded_traffic(monkeypatch):
     scored = recorded_tracks.evaluate(TRACKS, {NAME: Variant(config(planner=NAME))}, Console(quiet=True))
     assert scored.failures == {}
     assert np.array(scored.scores[NAME])[:, 0].max() > 0.5
-
-
-def test_on_recorded_traffic_a_network_for_images_is_refused():
-    shipped = Config().model
-    tokens = replace(shipped, file=str(ROOT / shipped.file))
-    with pytest.raises(ConfigError, match="planner reflexdiffusion needs a network of kind denoiser"):
-        recorded_tracks.evaluate(TRACKS, {NAME: Variant(Config(planner=NAME, model=tokens))}, Console(quiet=True))

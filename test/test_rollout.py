@@ -6,7 +6,7 @@ from tiny_net import goal_logits, lite_frame, random_actions, tiny_inputs, tiny_
 
 from reflectdrive_ros.core.tokens import TokenLayout, decoding_rounds
 from reflectdrive_ros.model.token import ops, rollout
-from reflectdrive_ros.model.token.net import PromptInputs, TokenNet, base_config
+from reflectdrive_ros.model.token.net import PromptInputs, TokenNet
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding, Sampling
 
@@ -82,17 +82,6 @@ def test_every_pass_of_a_frame_equals_one_that_recomputes_the_prompt():
     assert actions.equal(rollout.full_step(net, inputs, RULES).actions)
 
 
-def test_packed_goals_are_drafted_as_single_ones():
-    net = tiny_net()
-    inputs = tiny_inputs(net, scenes=1)
-    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
-    together, alone = prefilled.actions, [prefilled.actions[:, m : m + 1] for m in range(4)]
-    for limit, edit in ((5, False), (5, False), (4, False), (0, True)):
-        together, _ = rollout.step(net, together, prefilled.keys_values, limit, edit, RULES.edits)
-        alone = [rollout.step(net, one, prefilled.keys_values, limit, edit, RULES.edits)[0] for one in alone]
-    assert together.equal(torch.cat(alone, 1))
-
-
 def test_scenes_of_a_batch_are_decoded_as_if_each_were_alone():
     net = tiny_net()
     inputs = tiny_inputs(net, scenes=3)
@@ -100,18 +89,6 @@ def test_scenes_of_a_batch_are_decoded_as_if_each_were_alone():
     single = [inputs.map(lambda part, b=b: part[b : b + 1]) for b in range(3)]
     alone = [rollout.full_step(net, each, RULES).actions for each in single]
     assert together.equal(torch.cat(alone))
-
-
-def test_a_flag_on_the_device_means_what_a_plain_one_means():
-    net = tiny_net()
-    inputs = tiny_inputs(net)
-    prefilled = rollout.prefill_goal(net, inputs, RULES.goals)
-    actions = random_actions(net, count=4)
-    for edit in (False, True):
-        plain = rollout.step(net, actions, prefilled.keys_values, 3, edit, RULES.edits)
-        flagged = rollout.step(net, actions, prefilled.keys_values, torch.tensor(3), torch.tensor(edit), RULES.edits)
-        assert plain[0].equal(flagged[0])
-        assert plain[1].equal(flagged[1])
 
 
 def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
@@ -128,18 +105,6 @@ def test_a_lite_frame_fills_the_tail_and_may_edit_the_rest():
     assert (still < net.config.layout.bins).all()
 
 
-def test_to_read_the_scene_alone_is_to_read_it_without_deciding():
-    net = tiny_net()
-    inputs = tiny_inputs(net)
-    decided = rollout.prefill_goal(net, inputs, RULES.goals).keys_values
-    alone = rollout.prefill(net, inputs)
-    assert len(alone) == len(decided)
-    for pair, other in zip(alone, decided, strict=True):
-        for part, same in zip(pair, other, strict=True):
-            assert part.shape == same.shape
-            torch.testing.assert_close(part, same, rtol=0.0, atol=1e-5)
-
-
 def test_a_frame_asks_nothing_of_the_host():
     """On the meta device there are shapes and no numbers: whatever looked at one, or made a tensor elsewhere, fails."""
     net = tiny_net()
@@ -153,17 +118,6 @@ def test_a_frame_asks_nothing_of_the_host():
     prefilled = rollout.prefill_goal(ghost, inputs, RULES.goals)
     flag, limit = (torch.empty((), dtype=kind, device="meta") for kind in (torch.bool, torch.int64))
     assert rollout.step(ghost, actions, prefilled.keys_values, limit, flag, RULES.edits)[0].device.type == "meta"
-
-
-def test_the_large_network_runs_in_the_same_phases():
-    with torch.device("meta"):
-        large = TokenNet(base_config())
-        images = torch.empty(1, 6, 256, 256, 3, dtype=torch.uint8)
-        others = torch.zeros(1, 64, dtype=torch.int64), torch.empty(1, 3), torch.zeros(1, 20, 2, dtype=torch.int64)
-        inputs = PromptInputs(images, *others)
-        prefilled = rollout.prefill_goal(large, inputs, RULES.goals)
-        assert [part.shape for part in prefilled.keys_values[-1]] == [(1, 8, 6 * 64 + 64 + 3 + 20, 128)] * 2
-        assert rollout.full_step(large, inputs, RULES).actions.shape == (1, 4, ACTION_TOKENS)
 
 
 FORBIDDEN = ("topk", "sort", "scatter", "nonzero", "index_put", "item", "while", "cond", "_local_scalar")

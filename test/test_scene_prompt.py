@@ -10,10 +10,9 @@ import torch
 from tiny_net import random_actions, tiny_inputs, tiny_net
 from tiny_scene import SPEC, critical_net, critiques_of, scene_inputs, scene_net
 
-from reflectdrive_ros.core.tokens import ROUTE_DRIVEFINE, ROUTE_FRAME, Axis, TokenLayout
+from reflectdrive_ros.core.tokens import ROUTE_DRIVEFINE, ROUTE_FRAME
 from reflectdrive_ros.deploy.export import export
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer, model_inputs
-from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.card import GraphCard
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.ops import GoalRules
@@ -57,22 +56,6 @@ def test_a_scene_that_the_network_does_not_read_is_refused():
     net = tiny_net()
     with pytest.raises(ValueError, match="reads no scene"):
         net.prompt(tiny_inputs(net)._replace(scene=denoiser_cases.random_inputs(SPEC, 2, 0)))
-
-
-def test_cached_prompts_equal_whole_passes_with_a_scene():
-    net = scene_net(images=False)
-    inputs, actions = scene_inputs(net), random_actions(net)
-    cached = net.decode(actions, rollout.prefill(net, inputs))
-    torch.testing.assert_close(cached, net.packed_logits(inputs, actions), atol=1e-5, rtol=1e-5)
-
-
-def test_weights_with_a_scene_encoder_come_back_from_disk(tmp_path):
-    net = scene_net(images=False)
-    digest = checkpoint.save(net, tmp_path / "weights.safetensors", {}, torch.float32)
-    again = checkpoint.load(tmp_path / "weights.safetensors", digest)
-    assert again.config == net.config
-    inputs, actions = scene_inputs(net), random_actions(net)
-    torch.testing.assert_close(again.packed_logits(inputs, actions), net.packed_logits(inputs, actions))
 
 
 def test_inputs_without_images_and_text_are_the_scene_and_say_nothing_of_what_is_not_read():
@@ -123,19 +106,6 @@ def test_goals_in_the_frame_of_the_route_keep_their_distance_in_metres():
         metres = ROUTE_FRAME.decode_goal(goals[valid].numpy())
         away = np.hypot(*np.moveaxis(metres[:, None] - metres, -1, 0))
         assert away[~np.eye(len(metres), dtype=bool)].min(initial=9.0) > 1.19
-
-
-def test_tokens_on_the_route_need_a_route():
-    with pytest.raises(ValueError, match="does not pass the vehicle"):
-        points_in_ego_frame(np.zeros((1, 8, 2)), ROUTE_FRAME, None)
-
-
-def test_layouts_of_the_ego_frame_have_one_grid():
-    axes = Axis("x", 0.3, 667, -12.0, 99.9), Axis("y", 0.1, 241, -12.0, 12.0)
-    with pytest.raises(ValueError, match="two grids"):
-        TokenLayout(axes=axes)
-    with pytest.raises(ValueError, match="frame is 'road'"):
-        TokenLayout(frame="road")
 
 
 def test_changes_on_the_route_are_along_and_beside_it():

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -103,14 +102,6 @@ def test_a_set_grows(small, reference, tmp_path):
     assert make(tmp_path, want=spec(size=15)).scenes == 30, "a larger set serves as well"
 
 
-def test_what_was_made_of_a_larger_set_is_a_smaller_one(small, reference, tmp_path):
-    folder = shutil.copytree(reference, tmp_path / "set")
-    whole = shards.index_of(folder)
-    shards.write_index(folder, replace(whole, size=40, missing={"test-00003": "the making was interrupted"}))
-    assert make(folder) == whole
-    assert everything(folder) == everything(reference)
-
-
 def test_a_set_made_in_parts_is_the_set(small, reference, tmp_path):
     """The second part leaves out what the first holds, here its first ten scenes; neither is taken for the whole."""
     later = sets.SceneSetSpec("test", 20, {**hand_scenes.MADE_BY, "first": 10})
@@ -143,14 +134,6 @@ def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
         sets.default_folder(name, spec(**more).generator) for name in ("a", "b") for more in ({}, {"width": 640})
     }
     assert len(folders) == 4
-
-
-def test_the_default_place_follows_the_variable(monkeypatch, tmp_path):
-    monkeypatch.setenv("REFLECTDRIVE_SCENES", str(tmp_path))
-    assert sets.default_folder("val", {"a": 1}).parent == tmp_path
-    monkeypatch.delenv("REFLECTDRIVE_SCENES")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert sets.default_folder("val", {"a": 1}).parent == tmp_path / "home/.cache/reflectdrive/scenes"
 
 
 MAKING = """
@@ -239,45 +222,12 @@ def test_a_worker_that_dies_is_replaced(deaths, small, reference, tmp_path):
     assert everything(tmp_path / "set") == everything(reference)
 
 
-def test_a_shard_that_cannot_be_made_is_named_once(small, tmp_path):
-    index = make(tmp_path, hand_scenes.make_or_fail)
-    assert index.missing == {"test-00001": "ValueError: the town has no road"}
-    assert index.scenes == 20
-
-
 def test_a_shard_without_scenes_is_not_made_and_comes_later(small, reference, tmp_path):
     index = make(tmp_path, hand_scenes.make_nothing)
     assert index.missing == {"test-00001": "no scene could be made (town_failed 8)"}
     assert not sets.is_complete(tmp_path, spec())
     make(tmp_path)
     assert everything(tmp_path) == everything(reference)
-
-
-def test_a_set_with_a_shard_without_scenes_is_not_complete(small, reference, tmp_path):
-    """As earlier versions left it."""
-    shutil.copytree(reference, tmp_path / "set")
-    index = shards.index_of(reference)
-    empty = shards.write_shard(
-        tmp_path / "set", "test-00001", shards.ShardContent((), {}, {}), requested=10, generator=index.generator
-    )
-    shards.write_index(tmp_path / "set", replace(index, shards=(index.shards[0], empty, index.shards[2])))
-    assert not sets.is_complete(tmp_path / "set", spec())
-    make(tmp_path / "set")
-    assert everything(tmp_path / "set") == everything(reference)
-
-
-def test_a_limit_of_file_sizes_is_named_and_the_set_is_made_once_it_is_gone(tmp_path):
-    """`ulimit -f` ends netconvert with SIGXFSZ. Real towns."""
-    size = spec(size=2)
-    index = make(tmp_path, partial(hand_scenes.make_with_small_files, 60_000), size)
-    (reason,) = index.missing.values()
-    assert "netconvert was ended by SIGXFSZ" in reason
-    assert "raise `ulimit -f`" in reason
-    assert index.scenes == 0
-    assert not sets.is_complete(tmp_path, size)
-    index = make(tmp_path, partial(hand_scenes.make_with_small_files, 1 << 30), size)
-    assert sets.is_complete(tmp_path, size)
-    assert index.scenes > 0
 
 
 @pytest.mark.parametrize("where", ["shard", "town"])
@@ -317,28 +267,6 @@ def test_the_hard_set_is_what_going_straight_on_cannot_do(tmp_path):
     )
 
 
-def test_the_hard_set_is_chosen_from_whole_shards(tmp_path):
-    index = make(tmp_path, want=spec("hard", 5))
-    assert index.scenes == 5
-    assert index.families == {sets.HARD_FAMILY: 5}
-    assert index.counts == {"overlap": 84}
-
-
-def test_another_scene_version_is_another_set(monkeypatch):
-    before = sets.generator_of({})
-    monkeypatch.setattr(sets, "SCENE_VERSION", sets.SCENE_VERSION + 1)
-    assert sets.generator_of({}) != before
-    assert sets.default_folder("val", sets.generator_of({})) != sets.default_folder("val", before)
-
-
-def test_only_sets_with_displaced_egos_name_their_share():
-    usual, displaced = (
-        scene_sets.make_sampler(288, 162, images=True, displaced_share=share)[1]["options"] for share in (0.0, 0.5)
-    )
-    assert usual == {"width": 288, "height": 162, "pictures": True}
-    assert displaced == {**usual, "displaced_share": 0.5}
-
-
 # --- splits ----------------------------------------------------------------------------------------------------------
 
 
@@ -355,21 +283,6 @@ def test_no_two_sets_make_a_town_from_one_seed():
     assert sum(map(len, seeds.values())) == len(set().union(*seeds.values()))
 
 
-@pytest.mark.long
-def test_no_network_is_in_two_sets(tmp_path):
-    """By name and by the hash of its geometry, of two shards of each set."""
-    options = sampler.Options(pictures=False)
-    hashes, by_name = {}, {}
-    for name in sets.SIZES:
-        for number in (0, 1):
-            for scene in sampler.Shard(name, number, 4, tmp_path, options).scenes():
-                assert scene.network in towns_of(name)
-                hashes.setdefault(name, set()).add(scene.network_hash)
-                assert by_name.setdefault(scene.network, scene.network_hash) == scene.network_hash
-    assert all(len(each) >= 2 for each in hashes.values())
-    assert sum(map(len, hashes.values())) == len(set().union(*hashes.values())) == len(by_name)
-
-
 def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys):
     parser = argparse.ArgumentParser()
     scenes_run.add_arguments(parser)
@@ -382,18 +295,6 @@ def test_no_scene_may_be_left_out_at_the_beginning_but_some_must_be_made(capsys)
         with pytest.raises(SystemExit, match="2"):
             parser.parse_args(words)
         assert complaint in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_the_sampler_makes_the_same_bytes_in_any_process(small, tmp_path):
-    """With images; two shards in one process after each other, and each in its own."""
-    maker, generator = scene_sets.make_sampler(192, 108, images=True)
-    folders = [tmp_path / "alone", tmp_path / "together"]
-    for workers, folder in enumerate(folders, 1):
-        index = make(folder, maker, sets.SceneSetSpec("test", 14, generator), workers=workers)
-        assert index.missing == {}
-        assert index.scenes == 14
-    assert everything(folders[0]) == everything(folders[1])
 
 
 OLDER = {"NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL", "OPENBLAS_CORETYPE": "Zen"}  # a processor without AVX-512

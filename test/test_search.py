@@ -29,11 +29,6 @@ def test_the_ball_is_all_pairs_near_enough_and_on_the_codebook(x, y, delta):
     assert (np.diff(distance) >= 0).all()
 
 
-@pytest.mark.parametrize(("pair", "count"), [((0, 0), 66), ((666, 666), 66), ((0, 333), 121), ((333, 666), 121)])
-def test_at_the_edge_of_the_codebook_the_ball_is_cut_off(pair, count):
-    assert len(ball(CODEBOOK, np.array(pair))) == count
-
-
 @pytest.mark.parametrize("pair", [(CODEBOOK.mask_id, 333), (-1, 0)])
 def test_the_mask_has_no_neighbours(pair):
     with pytest.raises(ValueError, match=r"expected 0\.\.666"):

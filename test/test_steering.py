@@ -5,30 +5,9 @@ import pytest
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.domain import Trajectory
-from reflectdrive_ros.planning.postprocess.waypoints import TIGHTEST_PER_M, exceeds_curvature, limit_curvature
+from reflectdrive_ros.planning.postprocess.waypoints import TIGHTEST_PER_M, limit_curvature
 
 TIMES_S = 0.1 * np.arange(1, 41)
-
-
-def knots(points):
-    return np.concatenate([np.zeros((1, 2)), points])[None]
-
-
-def curl():
-    """Points of a network at walking pace: forward, to the side, back."""
-    return np.array(
-        [(0.91, 0.06), (1.66, -0.07), (2.04, -0.75), (2.25, -1.95), (1.65, -2.52)] + 3 * [(1.65, -2.52)], float
-    )
-
-
-def test_a_curl_is_too_tight_and_what_drivers_do_is_not():
-    assert exceeds_curvature(knots(curl())).all()
-    half_seconds = 0.5 * np.arange(1, 9)
-    for curvature, speed in [(0.0, 12.0), (0.05, 10.0), (0.19, 3.0), (-0.25, 2.0), (0.1, 0.5)]:
-        assert not exceeds_curvature(knots(kinematics.arc(curvature, speed * half_seconds)[:, :2])).any()
-    assert not exceeds_curvature(np.zeros((1, 9, 2))).any()
-    sideways = np.stack([0.1 * half_seconds, 1.0 * half_seconds], axis=1)
-    assert exceeds_curvature(knots(sideways)).all()
 
 
 def test_a_steered_car_turns_no_sharper_faces_where_it_goes_and_drives_as_far():

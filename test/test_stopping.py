@@ -90,14 +90,6 @@ def test_a_signal_is_an_exception_that_leaves_with_blocks_and_a_second_one_does_
     late.clear()
 
 
-def test_what_nohup_ignores_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with raise_on_signal() as request, defer_signals() as deferred:
-        os.kill(os.getpid(), signal.SIGHUP)
-    signal.signal(signal.SIGHUP, before)
-    assert (request.number, deferred.number) == (None, None)
-
-
 def test_a_replay_behind_nohup_outlives_the_terminal(pandaset, tmp_path):
     words = ["replay", pandaset, "--planner", "route_follower", "--no-report", "--out", tmp_path]
     command = ["nohup", sys.executable, "-m", "reflectdrive_ros", *map(str, words)]
@@ -113,20 +105,6 @@ def test_a_replay_behind_nohup_outlives_the_terminal(pandaset, tmp_path):
         process.kill()
         process.wait()
     assert (tmp_path / "summary.json").is_file()
-
-
-def test_what_a_background_job_starts_hears_ctrl_c(request):
-    """`make test &` in a script ignores SIGINT; tests that send one use this fixture."""
-    before = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)]
-    try:
-        request.getfixturevalue("default_signals")
-        for number in (signal.SIGINT, signal.SIGHUP):
-            os.kill(os.getpid(), number)  # the tests themselves go on
-            suicide = f"import os; os.kill(os.getpid(), {int(number)})"
-            assert subprocess.run([sys.executable, "-c", suicide], stderr=subprocess.DEVNULL).returncode == -number
-    finally:
-        for number, handler in zip((signal.SIGINT, signal.SIGHUP), before, strict=True):
-            signal.signal(number, handler)
 
 
 def test_a_deferred_signal_is_kept_and_the_next_one_raises():

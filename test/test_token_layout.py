@@ -1,21 +1,18 @@
 """Another layout than the default: waypoints with headings and no goal go through network, decoding and losses."""
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tiny_net import POSES, lite_frame, random_actions, tiny_inputs, tiny_net, xy_layout
+from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
 
 from reflectdrive_ros.bench.roofline import costs
 from reflectdrive_ros.core.tokens import Axis, TokenLayout, decoding_rounds
 from reflectdrive_ros.data import distance_map
-from reflectdrive_ros.model import checkpoint
-from reflectdrive_ros.model.card import token_layout
 from reflectdrive_ros.model.token import ops, rollout
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
-from reflectdrive_ros.model.token.rollout import Decoding, Sampling
+from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.training import augment
 from reflectdrive_ros.training.losses import Batch, Losses
 from reflectdrive_ros.training.settings import LossConfig
@@ -47,30 +44,12 @@ def test_what_follows_from_the_layout():
     assert GOAL_INSIDE.free == (*range(21), 23)
 
 
-def test_waypoints_come_back_within_half_a_bin_of_each_axis():
-    poses = arc()
-    ids = POSES.encode(poses[None])
-    assert ids.shape == (1, 24)
-    error = np.abs(POSES.decode(ids)[0] - poses)
-    assert (error <= np.array([0.25, 0.25, 0.01]) + 1e-9).all()
-    np.testing.assert_array_equal(POSES.clip(ids), ids)
-    np.testing.assert_array_equal(POSES.clip(np.full(24, 157)), np.full(24, 157))
-    assert POSES.clip(np.zeros(24, int)).tolist() == [40, 30, 3] * 8
-
-
 def test_every_token_gets_ids_of_its_own_axis(net):
     probability = net.packed_logits(tiny_inputs(net), random_actions(net)).softmax(-1)
     assert probability.shape == (2, 3, 24, 157)
     for token, (low, high) in enumerate(POSES.token_ranges):
         assert (probability[..., token, low : high + 1] > 0.0).all()
         assert probability[..., token, :low].sum() == probability[..., token, high + 1 :].sum() == 0.0
-
-
-def test_cached_and_packed_passes_agree(net):
-    inputs, actions = tiny_inputs(net), random_actions(net)
-    with torch.no_grad():
-        cache = rollout.prefill(net, inputs)
-        torch.testing.assert_close(net.decode(actions, cache), net.packed_logits(inputs, actions), atol=1e-5, rtol=1e-5)
 
 
 def test_a_full_step_writes_all_tokens_and_edits_any(net):
@@ -85,29 +64,6 @@ def test_a_full_step_writes_all_tokens_and_edits_any(net):
         logits = 9.0 * torch.nn.functional.one_hot(targets, POSES.bins).float()
         edited, _ = ops.auto_edit(decoded.actions, logits, POSES, EditRules(at_most=24))
         assert edited.equal(targets)
-
-
-def test_a_lite_step_drafts_the_masked_end(net):
-    before = random_actions(net, count=1, masked=0.0)
-    before[..., 21:] = POSES.mask_id
-    with torch.no_grad():
-        after = lite_frame(net, tiny_inputs(net), before, EditRules(at_most=2))
-    assert (after < POSES.mask_id).all()
-    assert (after != before)[..., :21].sum(-1).max() <= 2
-
-
-def test_sampled_tokens_are_those_that_the_axes_have(net):
-    with torch.no_grad():
-        cache = rollout.prefill(net, tiny_inputs(net))
-        rounds = rollout.rollout(
-            lambda ids: net.decode(ids, cache),
-            net.all_masked(2, torch.device("cpu")),
-            POSES,
-            decoding_rounds(24, 4, 1),
-            EditRules(),
-            Sampling(1.0, torch.Generator().manual_seed(0)),
-        )
-    assert rounds[-1].actions.equal(net.config.clamp_to_range(rounds[-1].actions))
 
 
 def test_a_goal_may_stand_inside_the_sequence():
@@ -207,16 +163,6 @@ def test_passes_that_compute_the_prompt_again_write_the_same_tokens(net, packed)
     assert states[-1].actions.equal(expected)
 
 
-def test_weights_carry_their_layout(net, tmp_path):
-    sha256 = checkpoint.save(net, tmp_path / "weights.safetensors", {}, torch.float32)
-    assert checkpoint.load(tmp_path / "weights.safetensors", sha256).config.layout == POSES
-
-
-def test_a_card_carries_the_layout():
-    stored = dataclasses.asdict(POSES)
-    assert token_layout({**stored, "axes": list(stored["axes"])}) == POSES
-
-
 AXES = TokenLayout().axes
 
 
@@ -225,11 +171,7 @@ AXES = TokenLayout().axes
     [
         (lambda: TokenLayout(points=1), "TokenLayout.points is 1, expected at least 2"),
         (lambda: TokenLayout(axes=AXES[:1], goal=()), r"TokenLayout.axes is \('x',\), expected x, y or x, y, heading"),
-        (lambda: TokenLayout(axes=AXES[::-1]), r"TokenLayout.axes is \('y', 'x'\)"),
         (lambda: xy_layout(goal=(0, 2)), r"TokenLayout.goal is \(0, 2\), expected the positions of x and y"),
-        (lambda: xy_layout(goal=(1, 2)), r"TokenLayout.goal is \(1, 2\)"),
-        (lambda: xy_layout(goal=(14,)), r"TokenLayout.goal is \(14,\)"),
-        (lambda: xy_layout(goal=(16, 17)), r"TokenLayout.goal is \(16, 17\)"),
         (lambda: xy_layout(order="axes"), "TokenLayout.order is 'axes', expected 'waypoints'"),
         (lambda: TokenLayout(axes=(AXES[0], Axis("y", 0.1, 667, 0.0, 1.0))), "has two grids for x and y"),
         (lambda: Axis("z", 0.3, 667, -1.0, 1.0), "Axis.name is 'z', expected one of x, y, heading"),

@@ -16,7 +16,6 @@ from reflectdrive_ros.model.layers import attention
 from reflectdrive_ros.model.token.net import (
     TokenNet,
     TokenNetConfig,
-    attention_mask,
     base_config,
     small_config,
 )
@@ -108,39 +107,6 @@ def test_in_half_precision_the_cached_path_is_as_near_to_float32_as_the_full_one
     assert cached < 2.0 * full
 
 
-def test_the_prompt_does_not_know_of_any_block():
-    net = tiny_net()
-    inputs = tiny_inputs(net)
-    with torch.enable_grad():
-        leaf = torch.nn.Parameter(net.slot.clone())  # part of every token of a block, and of nothing else
-        net.slot = leaf
-        out = net.forward_packed(inputs, random_actions(net))
-        of_prompt = sum(keys.sum() + values.sum() for keys, values in out.keys_values)
-        (gradient,) = torch.autograd.grad(of_prompt, leaf, allow_unused=True, retain_graph=True)
-        assert gradient is None or not gradient.any()
-        (gradient,) = torch.autograd.grad(out.logits.sum(), leaf)
-        assert gradient.any()
-
-
-def test_a_block_does_not_know_of_another():
-    net = tiny_net()
-    inputs, actions = tiny_inputs(net), random_actions(net)
-    other = actions.clone()
-    other[:, 1] = random_actions(net, count=1, seed=9)[:, 0]
-    before, after = net.packed_logits(inputs, actions), net.packed_logits(inputs, other)
-    torch.testing.assert_close(after[:, [0, 2]], before[:, [0, 2]])
-    assert (after[:, 1] != before[:, 1]).any()
-
-
-def test_a_block_is_bidirectional_and_the_prompt_causal():
-    mask = attention_mask(4, 2, ACTION_TOKENS, torch.device("cpu"))
-    assert mask[:4, :4].equal(torch.ones(4, 4).tril().bool())
-    assert not mask[:4, 4:].any()
-    assert mask[4:, :4].all()
-    assert mask[4:20, 4:20].all()
-    assert not mask[4:20, 20:].any()
-
-
 def test_no_pass_leaves_anything_behind():
     """Every pass begins from the prompt's keys and values alone: stale ones of an earlier sequence are never read."""
     net = tiny_net()
@@ -162,22 +128,6 @@ def test_the_prompts_keys_are_one_copy_whatever_the_number_of_goals():
     actions = net.config.transformer
     expected = (1, actions.kv_heads, net.config.prompt_length, actions.head_dim)
     assert all(part.shape == expected for layer in keys_values for part in layer)
-
-
-def test_action_tokens_pass_their_own_ffn_and_prompt_tokens_the_full_one():
-    net = tiny_net()
-    inputs, actions = tiny_inputs(net), random_actions(net)
-    before = net.forward_packed(inputs, actions)
-    for layer in net.layers:
-        layer.action_mlp.down_proj.weight.mul_(2.0)
-    after = net.forward_packed(inputs, actions)
-    torch.testing.assert_close(after.keys_values, before.keys_values)
-    assert not torch.allclose(after.logits, before.logits)
-    for layer in net.layers:
-        layer.action_mlp.down_proj.weight.mul_(0.5)
-        layer.mlp.down_proj.weight.mul_(2.0)
-    after = net.forward_packed(inputs, actions)
-    assert not torch.allclose(after.keys_values[1][0], before.keys_values[1][0])
 
 
 @pytest.mark.parametrize("masked", [True, False])

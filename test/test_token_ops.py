@@ -15,7 +15,6 @@ from reflectdrive_ros.model.token.ops import (
     choose_goals,
     draw,
     likely_x_indices,
-    ranks,
     reachable_bins,
     replace_all,
     reweight_goals,
@@ -40,12 +39,6 @@ def random_ids(seed, masked, actions=3, length=16):
 
 
 # --- unmasking -------------------------------------------------------------------------------------------------------
-
-
-def test_ranks_are_indices_in_a_sorted_list_and_ties_go_left():
-    values = torch.tensor([0.3, 0.9, 0.3, 0.9, 0.1])
-    assert ranks(values, torch.ones(5, dtype=torch.bool)).tolist() == [2, 0, 3, 1, 4]
-    assert ranks(values, torch.tensor([True, False, True, True, True])).tolist() == [1, 0, 2, 0, 3]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -184,14 +177,6 @@ def test_slots_without_a_probable_goal_are_flagged_and_repeat_the_first():
     assert log_probs[0, 2:].equal(log_probs[0, :1].expand(2))
 
 
-def test_goals_that_are_all_as_good_stay_as_they_were():
-    log_probs, valid = torch.tensor([[-0.2, -1.0, -1.0, -3.0]]), torch.tensor([[True, True, True, False]])
-    order, again, still = reweight_goals(log_probs, torch.full((1, 4), 0.7), valid, GoalRules(4))
-    assert order.tolist() == [[0, 1, 2, 0]]
-    assert still.equal(valid)
-    torch.testing.assert_close(again, torch.tensor([[-0.2, -1.0, -1.0, -0.2]]))
-
-
 def test_a_second_look_shares_out_what_probability_the_goals_have_together():
     generator = torch.Generator().manual_seed(0)
     log_probs = (0.5 * torch.rand(3, 8, generator=generator).softmax(-1)).log()
@@ -220,16 +205,6 @@ def test_of_the_goals_that_are_looked_at_the_best_stay():
     assert GoalRules(6, rescored=2).for_search.count == 6
 
 
-def test_the_order_of_the_cells_does_not_matter():
-    x_logits, y_logits = random_goals(4)
-    order = torch.randperm(len(X_M), generator=torch.Generator().manual_seed(0))
-    rules = GoalRules(6, 1.2)
-    cells, log_probs, _ = goals(x_logits, y_logits, rules)
-    again, log_probs_again, _ = goals(x_logits[:, order], y_logits[:, order], rules, X_M[order])
-    torch.testing.assert_close(order[again[..., 0]], cells[..., 0])
-    torch.testing.assert_close(log_probs_again, log_probs)
-
-
 def test_no_ghost_between_two_behaviours():
     """Far and left, or near and right: a product of marginals would offer far and right as its second goal."""
     x_logits, y_logits = torch.full((1, len(X_M)), -30.0), torch.full((1, len(X_M), len(Y_M)), -30.0)
@@ -256,14 +231,6 @@ def test_goals_searched_at_likely_bins_are_those_of_all_bins_where_no_other_coul
     torch.testing.assert_close(near[0][cells[..., 0]], expected[..., 0])
     assert cells[..., 1].equal(expected[..., 1])
     torch.testing.assert_close(log_probs, expected_log_probs)
-
-
-def test_likely_bins_are_the_best_segments_and_all_of_a_short_axis():
-    logits = torch.zeros(2, 374)
-    logits[0, [3, 200, 373]] = torch.tensor([1.0, 3.0, 2.0])
-    stretches = likely_x_indices(logits)[0].unflatten(0, (-1, 8))
-    assert stretches[:3].tolist() == [[*range(200, 208)], [*range(368, 374), 373, 373], [*range(8)]]
-    assert likely_x_indices(torch.randn(2, 21))[0].unique().tolist() == [*range(21)]
 
 
 def test_equally_probable_goals_come_in_the_order_of_their_ids():

@@ -1,6 +1,5 @@
 """Claims about the traffic of the proving ground: it moves as bodies do, keeps rules, is hard, and sees the ego."""
 
-import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +10,6 @@ import shapely
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.sim.network import routing, towns
-from reflectdrive_ros.sim.traffic import demand, traffic_log
 from reflectdrive_ros.sim.traffic.actors import ActorShape, Lamp
 from reflectdrive_ros.sim.traffic.demand import Demand
 from reflectdrive_ros.sim.traffic.traffic_log import Simulation, TrafficError, record
@@ -35,11 +33,6 @@ def log(town):
 @pytest.fixture(scope="module")
 def drivers(log):
     return np.arange(log.drivers)
-
-
-@pytest.fixture(scope="module")
-def walkers(log):
-    return log.drivers + np.arange(log.walkers)
 
 
 def present(log, rows):
@@ -75,13 +68,6 @@ def test_a_driver_is_in_his_lane_and_points_along_it(log, drivers, town):
     assert np.mean(inside) > 0.95  # the others are changing lanes or come out of a junction
 
 
-def test_speed_is_what_the_positions_say(log, drivers):
-    shift = np.hypot(*np.diff(log.poses[:, drivers, :2], axis=0).transpose(2, 0, 1))
-    difference = np.abs(shift - log.dt_s * log.speeds_mps[1:, drivers])
-    assert np.nanmax(difference) < 1e-3
-    assert np.nanmax(shift) < 0.1 * 30.0
-
-
 def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
     poses, speeds = log.poses[:, drivers], log.speeds_mps[:, drivers]
     step = np.diff(poses[..., :2], axis=0)
@@ -93,25 +79,6 @@ def test_bodies_move_along_their_heading_and_without_jolts(log, drivers):
     assert np.mean(np.abs(acceleration) < 5.0) > 0.995
     turning = np.abs(geometry.wrap(np.diff(poses[..., 2], axis=0)))[moving] / log.dt_s
     assert np.percentile(turning, 99.9) < 1.5
-
-
-def test_traffic_goes_on_for_as_long_as_one_looks(town):
-    """Routes are extended during the drive, from the edges that SUMO drives and not from the requested ones."""
-    with Simulation(town, Demand.sample(town, SEED), SEED) as simulation:
-        simulation.warm_up(300.0)
-        simulation.step()
-        there = ~np.isnan(simulation.poses[: simulation.roster.drivers, 0])
-        assert there.mean() > 0.9
-        assert (simulation.speeds_mps[: simulation.roster.drivers][there] > 1.0).mean() > 0.3
-        assert simulation.counts["left_the_map"] == 0
-
-
-def test_nobody_vanishes_who_is_not_counted(log, drivers, walkers):
-    gone = present(log, drivers)[:-1] & ~present(log, drivers)[1:]
-    come = ~present(log, drivers)[:-1] & present(log, drivers)[1:]
-    assert gone.sum() == log.counts["removed_stuck"] + log.counts["left_the_map"] <= 0.05 * len(drivers)
-    assert come.sum() == 0
-    assert present(log, walkers).all()
 
 
 def test_bodies_hardly_ever_overlap(log, drivers):
@@ -128,18 +95,6 @@ def test_bodies_hardly_ever_overlap(log, drivers):
     assert overlapping / total < 0.01, f"{overlapping} of {total} driver-seconds"
 
 
-def test_parked_vehicles_leave_the_lanes_free(log, town):
-    parked = [
-        row for row, edges in enumerate(log.edges) if not edges and log.shapes[row] in (ActorShape.CAR, ActorShape.CONE)
-    ]
-    assert len(parked) > 20
-    lines = shapely.STRtree([shapely.LineString(lane.lane.centerline) for lane in town.lanes.values()])
-    for row in parked:
-        box = shapely.Polygon(geometry.box_corners(log.poses[0, row], log.sizes[row, :2]))
-        assert not len(lines.query(box, predicate="dwithin", distance=1.15 + 0.3))
-        assert (log.poses[:, row] == log.poses[0, row]).all()
-
-
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 
@@ -152,23 +107,6 @@ def test_nobody_drives_on_at_red(log, drivers, town):
         passed += len(steps)
         assert (log.lamps[steps, index] != Lamp.RED).all()
     assert passed >= 5
-
-
-def test_people_cross_on_crossings(log, walkers, town):
-    road = shapely.unary_union([*town.roads.values(), *town.junctions.values()])
-    lanes = shapely.unary_union([part for lane in town.lanes.values() for part in lane.lane.polygons])
-    crossings = shapely.unary_union([shapely.Polygon(ring) for ring in town.crossings]).buffer(1.0)
-    where = shapely.points(log.poses[::10, walkers, :2].reshape(-1, 2))
-    on_lanes = shapely.contains(lanes, where) & shapely.contains(road, where)
-    assert on_lanes.sum() > 20
-    assert np.mean(shapely.contains(crossings, where[on_lanes])) > 0.95
-
-
-def test_brake_lights_tell_of_braking(log, drivers):
-    acceleration = np.diff(log.speeds_mps[:, drivers], axis=0)[:-1] / log.dt_s
-    lights = log.braking[1:-1][:, drivers]
-    assert lights[acceleration < -2.0].mean() > 0.9
-    assert lights[acceleration > 0.7].mean() < 0.1
 
 
 # --- what makes it hard ----------------------------------------------------------------------------------------------
@@ -191,53 +129,7 @@ def test_there_is_something_to_answer(log, drivers, town):
     assert changes >= 10
 
 
-def test_who_steps_out_is_not_driven_over(log, drivers):
-    """SUMO does not contain people away from crossings; its drivers are slowed for them."""
-    people = np.flatnonzero(log.shapes == ActorShape.PEDESTRIAN)
-    hits = steps = 0
-    for step in range(0, log.steps, 5):
-        walking = people[log.speeds_mps[step, people] > 0]
-        here = drivers[present(log, drivers)[step]]
-        hit = geometry.boxes_overlap(
-            log.poses[step, walking, None],
-            log.sizes[walking, None, :2],
-            log.poses[step, here][None],
-            log.sizes[here, :2],
-        )
-        hits, steps = hits + int(hit.any(axis=1).sum()), steps + len(walking)
-    assert hits / steps < 0.01
-
-
 # --- the recording ---------------------------------------------------------------------------------------------------
-
-
-def test_a_snapshot_leaves_out_the_ego(log, drivers):
-    everybody, others = log.snapshot(100), log.snapshot(100, without=int(drivers[3]))
-    assert len(others.actors) == len(everybody.actors) - 1
-    assert log.ids[drivers[3]] in everybody.actors.ids
-    assert log.ids[drivers[3]] not in others.actors.ids
-    assert len(set(log.ids.tolist())) == len(log.ids)
-    assert others.lamps.shape == (len(log.road_map.signals),)
-
-
-def test_the_logged_route_is_driven(town, monkeypatch):
-    """Routes begin so short that they are extended during the drive."""
-    monkeypatch.setattr(demand, "ROUTE_M", 300.0)
-    log = record(town, 2, 70.0, warm_up_s=5.0, density=0.3)
-    first_demand = Demand.sample(town, 2, 0.3)
-    longer = sum(len(edges) > len(one.edges) for edges, one in zip(log.edges, first_demand.drivers, strict=False))
-    assert longer > 0.5 * log.drivers
-    driven_on = 0
-    for row in range(log.drivers):
-        if log.shapes[row] == ActorShape.BICYCLE:  # cycle lanes have no key
-            continue
-        lanes = [town.lanes[key] for key in log.lane[:, row].tolist() if key >= 0]
-        driven = [edge for edge, _ in itertools.groupby(lane.edge for lane in lanes if lane.across_junction is None)]
-        edges = list(log.edges[row])
-        starts = [start for start, edge in enumerate(edges) if edge == driven[0]]
-        assert any(edges[start : start + len(driven)] == driven for start in starts)
-        driven_on += len(driven)
-    assert driven_on > 2 * log.drivers
 
 
 FINGERPRINT = """
@@ -266,21 +158,6 @@ def test_the_same_seed_is_the_same_traffic_in_a_fresh_process(log, tmp_path):
         [sys.executable, "-c", code, str(tmp_path / "there")], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == here["fingerprint"](tmp_path / "here")
-
-
-def test_between_two_steps_a_body_accelerates_evenly_and_one_that_stands_or_is_absent_stays_so():
-    speeds = np.array([[4.0, 0.0, 3.0], [4.4, 0.0, 3.0], [4.8, 0.0, 3.0], [5.2, 0.0, 3.0]])
-    poses = np.zeros((4, 3, 3))
-    poses[:, 0, 0] = np.cumsum(0.2 * speeds[:, 0])
-    poses[:, 2] = np.nan
-    poses[:, 1, 2] = (np.pi - 0.1, -np.pi + 0.1, -np.pi + 0.1, -np.pi + 0.1)  # turns on the spot, past pi
-    between, rates = traffic_log._interpolate_halfway(poses, speeds)
-    np.testing.assert_array_equal(between[::2], poses)
-    np.testing.assert_allclose(np.diff(rates[1:5, 0]), 0.2, atol=1e-9)
-    np.testing.assert_allclose(np.diff(between[:, 0, 0]), 0.1 * rates[1:, 0], atol=1e-9)
-    assert abs(between[1, 1, 2]) == pytest.approx(np.pi)
-    assert (rates[:, 1] == 0.0).all()
-    assert np.isnan(between[:, 2]).all()
 
 
 # --- the ego among them ----------------------------------------------------------------------------------------------

@@ -242,21 +242,6 @@ def test_engines_of_another_gpu_are_named(built, cards, trt, monkeypatch):  # no
     assert f"with: reflectdrive engine {cards['fp32'].path} --folder {built}" in sentence
 
 
-def test_a_slice_of_the_same_gpu_is_another_gpu(built, cards, trt, monkeypatch):  # noqa: F811
-    elsewhere(monkeypatch, trt, processors=8)
-    sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
-    assert "was built for 20 multiprocessors; here it would be 8 multiprocessors" in sentence
-
-
-def test_engines_of_another_tensorrt_or_another_graph_are_named(built, cards, trt):  # noqa: F811
-    sentence = refused(lambda: opened(cards["bf16"], built, backend="tensorrt"))
-    assert "was built for the graph with SHA-256" in sentence
-    assert "fp32 arithmetic; here it would be" in sentence
-    trt.__version__ = "11.4.0.106"
-    sentence = refused(lambda: opened(cards["fp32"], built, backend="tensorrt"))
-    assert "was built for TensorRT 10.13.3.9; here it would be TensorRT 11.4.0.106" in sentence
-
-
 def test_an_engine_that_tensorrt_does_not_take_is_named(built, cards):
     """Its hash is right: it was stored like this."""
     for file in built.glob("step-*.plan"):
@@ -364,10 +349,6 @@ def test_products_are_in_bfloat16_and_what_is_summed_up_long_in_float32(cards, n
     assert element_types == {onnx.TensorProto.BFLOAT16}
 
 
-def test_the_card_tells_the_precision(cards):
-    assert (cards["fp32"].precision, cards["bf16"].precision) == ("fp32", "bf16")
-
-
 # --- building --------------------------------------------------------------------------------------------------------
 
 
@@ -444,13 +425,6 @@ def exporting(cards, nets, tmp_path, monkeypatch):
 
     monkeypatch.setattr(export_run, "export", stand_in)
     return ["export", str(weights), "--sha256", checkpoint.save(nets["fp32"], weights, {})], exported
-
-
-def test_export_takes_the_network_to_bfloat16_only_on_request(exporting, tmp_path):
-    words, exported = exporting
-    assert main([*words, "--out", str(tmp_path / "a")]) == 0
-    assert main([*words, "--out", str(tmp_path / "b"), "--precision", "bf16"]) == 0
-    assert exported == [("fp32", None), ("bf16", None)]
 
 
 def test_export_builds_engines_where_it_can(exporting, trt, tmp_path, monkeypatch, capsys):  # noqa: F811

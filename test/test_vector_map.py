@@ -123,15 +123,10 @@ def test_packed_lanelets_are_the_lanelets_again(lanelets, outlines, borders):
     ("name", "other"),
     [
         ("ends", np.array([2, 4, 3])),
-        ("ends", np.array([2, 4])),
         ("points", np.zeros((3, 2))),
-        ("points", np.array([["a", "b"]] * 4)),
         ("for_cars", np.array([1.0])),
-        ("shoulders", np.array([True, False])),
-        ("limits_mps", np.zeros(2)),
         ("z_m", np.zeros(3)),
         ("area_ends", np.array([3, 2])),
-        ("area_ends", np.array([4.0])),
         ("area_points", np.zeros((3, 2))),
     ],
 )
@@ -193,7 +188,6 @@ def archive_of_text(text):
         (lambda: b"", "it is empty: check its publisher, or set inputs.lanelet_map"),
         (lambda: random.Random(0).randbytes(100_000), "it does not start like a map of lanelet2"),
         (lambda: b"<?xml version='1.0'?><osm></osm>", "it does not start like a map of lanelet2"),
-        (partial(cut, 0.0003), "lanelet2 says 'input stream error': it is incomplete or malformed"),
         (partial(cut, 0.5), "lanelet2 says 'input stream error': it is incomplete or malformed"),
         (lambda: archive()[:-4], "lanelet2 says 'input stream error': it is incomplete or malformed"),
         (greedy, ""),

@@ -143,19 +143,6 @@ def test_lanes_of_stored_scenes_contain_the_experts_path_and_route_lanes_the_rou
         assert not np.isin(observation.route_lanes.lights, [LightState.AMBER, LightState.GREEN]).any()
 
 
-def test_lanes_of_a_world_are_those_of_its_map_and_hold_its_route(driven):
-    world, _ = driven
-    observation = world.observation(vectors=True)
-    at_m, _ = geometry.project(observation.route, np.zeros((1, 2)))
-    ahead = geometry.sample(observation.route, at_m + np.arange(0.0, 60.0, 2.0))[:, :2]
-    assert outside_m(observation.lanes, ahead).max() < 0.3
-    assert outside_m(observation.route_lanes, ahead).max() < 0.3
-    assert (observation.route_lanes.speed_limits_mps[observation.route_lanes.valid] > 0.0).all()
-    from_rings = scene_lanes.lane_segments(world.areas()).near(HERE)
-    for line in from_rings.points[: min(from_rings.valid.sum(), 40)]:
-        assert np.abs(observation.lanes.points - line).max(axis=(1, 2)).min() < 0.1
-
-
 def test_lanes_of_recordings_contain_the_humans_path():
     for path in MAPPED:
         recording = real_tracks.load(path)

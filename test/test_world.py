@@ -12,13 +12,12 @@ import pytest
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import Command, Plan, Trajectory
-from reflectdrive_ros.maps.roads import RoadType
 from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS, VX, centers, simulate
 from reflectdrive_ros.sim import drive_log, incidents, instructions, local_map
 from reflectdrive_ros.sim.ego import Ego, ego_at_speed, step_ego
-from reflectdrive_ros.sim.network import navigation, routing, towns
+from reflectdrive_ros.sim.network import navigation
 from reflectdrive_ros.sim.traffic.actors import Actors, ActorShape, Lamp, TrafficSnapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
@@ -32,11 +31,6 @@ PLACE = np.array([100.0, -50.0, 2.0])
 @pytest.fixture(scope="module")
 def road_map(tmp_path_factory):
     return crossing.build_network(tmp_path_factory.mktemp("crossing"))
-
-
-@pytest.fixture(scope="module")
-def town(tmp_path_factory):
-    return towns.make("claims", 1, tmp_path_factory.mktemp("town"))
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +68,6 @@ def test_the_first_step_is_that_of_the_score():
     np.testing.assert_allclose(after.motion, state[VX:], atol=2e-2)
 
 
-def test_a_straight_plan_moves_the_ego_as_the_score_says():
-    plan, ego = straight(8.0, seconds=8.0), ego_at_speed(PLACE, 8.0)
-    states = simulate(plan.trajectory.poses[None, :40], ego.motion, VEHICLE)[0]
-    for step in range(STEPS):
-        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
-        there = geometry.compose(PLACE, states[step + 1, :3])
-        assert np.hypot(*(ego.map_from_ego - there)[:2]) < 0.05
-        assert ego.speed_mps == pytest.approx(8.0, abs=0.05)
-
-
 def test_a_car_off_an_old_plan_returns_to_its_line():
     """A car with a lateral offset converges to its plan, which is a line on the road and does not move with the car."""
     offset_pose = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
@@ -115,23 +99,6 @@ def test_a_car_that_its_brakes_have_stopped_moves_off_without_rolling_back():
         speeds_mps.append(ego.speed_mps)
     assert min(speeds_mps) >= 0.0
     assert speeds_mps[-1] > 0.5
-
-
-def test_a_slow_car_whose_plan_goes_on_is_not_braked():
-    ego = ego_at_speed(PLACE, 0.3)
-    for step in range(10):
-        ego = step_ego(
-            ego, replace(straight(0.3), stamp_ns=step * STEP_NS, map_from_ego=ego.map_from_ego), step * STEP_NS, VEHICLE
-        )
-    assert ego.speed_mps > 0.2
-
-
-@pytest.mark.parametrize("plan", [None, straight(0.0)])
-def test_who_stands_stays(plan):
-    ego = Ego(PLACE)
-    for step in range(20):
-        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
-    np.testing.assert_array_equal(ego.map_from_ego, PLACE)
 
 
 @pytest.mark.parametrize("plan", [None, straight(12.0, seconds=0.5), straight(12.0, stamp_ns=10**12)])
@@ -171,42 +138,6 @@ def test_a_turn_is_announced_lasts_until_its_end_and_is_over_after_it(road_map, 
     assert instruction_at(route.starts_m[-1] + 1.0) == (Command.FOLLOW, "follow the road")
 
 
-def test_a_bend_without_a_choice_is_the_road(road_map):
-    """At the end of an arm a U-turn is the only continuation, and is announced; there is no other choice."""
-    route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cn", "nc"))
-    command, words = instructions.next_instruction(road_map, route.lanes_from(route.starts_m[3] - 20.0), 166.0)
-    assert (command, words) == (Command.LEFT, "turn back in 20 m")
-
-
-def test_a_dead_end_is_announced(town):
-    """All around its turning circle, and only there."""
-    circle = next(lane for lane in town.lanes.values() if lane.road_type is RoadType.DEAD_END and around(lane) > 1.3)
-    into = next(
-        edge for edge, after in town.edges_after.items() if circle.edge in after and circle.edge[:-1] not in edge
-    )
-    edges = [into, circle.edge]
-    while len(edges) < 4:
-        edges.append(next(edge for edge in town.edges_after[edges[-1]] if edge not in edges))
-    route = navigation.build_route(town, navigation.lanes_by_edge(town)[into][0], edges)
-    spoken = [
-        instructions.next_instruction(town, route.lanes_from(at_m), route.distance_along_lane(at_m))
-        for at_m in np.arange(route.starts_m[1] - 15.0, route.starts_m[-1], 3.0)
-    ]
-    assert {command for command, _ in spoken} == {Command.LEFT}
-    assert {words for _, words in spoken} == {"turn back in 20 m", "turn back in 10 m", "turn back"}
-
-
-def around(lane):
-    """Radians that a road's lane turns, left positive."""
-    headings = np.unwrap(geometry.headings_along(lane.lane.centerline))
-    return headings[-1] - headings[0] if lane.across_junction is None else 0.0
-
-
-def test_a_route_needs_a_lane(road_map):
-    with pytest.raises(ValueError, match="no lane of the route"):
-        instructions.next_instruction(road_map, (), 0.0)
-
-
 def test_the_route_changes_to_the_lane_that_turns_and_is_on_it_before_the_junction(road_map):
     right = crossing.lane_of(road_map, "wc", 0)
     route = navigation.build_route(road_map, right, ("wc", "cn"), begin_m=60.0)
@@ -218,45 +149,6 @@ def test_the_route_changes_to_the_lane_that_turns_and_is_on_it_before_the_juncti
         assert abs(lateral_m) < 0.1
     turns = np.abs(geometry.wrap(np.diff(geometry.headings_along(route.line))))
     assert turns.max() < 0.35  # no kink where the lanes join
-
-
-def test_an_extended_route_continues_at_its_end(road_map):
-    route = navigation.build_route(road_map, crossing.lane_of(road_map, "sc"), ("sc", "cw"))
-    longer = navigation.extend_route(route, ("cw", "wc", "cn"))
-    assert longer.lanes[: len(route.lanes)] == route.lanes
-    assert longer.length_m > route.length_m + 300.0
-    at_m = route.starts_m[-1] + 20.0
-    np.testing.assert_allclose(longer.pose_at(at_m)[:2], route.pose_at(at_m)[:2], atol=0.2)
-    assert longer.speed_limit_mps(at_m) == pytest.approx(13.9)
-
-
-def test_a_long_route_through_a_town_stays_on_its_roads(town):
-    """The box of a car whose rear axle is on the line: nearly everywhere inside, and the line never bends sharply."""
-    rng = np.random.default_rng(3)
-    edges = routing.random_walk(town, rng, 4000.0)
-    route = navigation.build_route(town, navigation.lanes_by_edge(town)[edges[0]][0], edges)
-    poses = geometry.sample(route.line, np.arange(route.starts_m[0], route.length_m - 5.0, 1.0))
-    centers = geometry.compose(poses, np.array([VEHICLE.rear_axle_to_center_m, 0.0, 0.0]))
-    road = drivable.union_polygons([*town.roads.values(), *town.junctions.values()])
-    assert drivable.contains(road, geometry.box_corners(centers, SIZE)).all(axis=1).mean() > 0.98
-    assert np.abs(geometry.wrap(np.diff(geometry.headings_along(route.line)))).max() < 0.5
-
-
-def test_the_areas_hold_the_car_and_its_route(road_map):
-    key = crossing.lane_of(road_map, "wc", 1)
-    route = navigation.build_route(road_map, key, ("wc", "cn"))
-    for at_m in (route.starts_m[0] + 20.0, route.starts_m[1] + 5.0, route.starts_m[-1] + 30.0):
-        map_from_ego = route.pose_at(at_m)
-        areas = local_map.areas(road_map, map_from_ego, route.lanes)
-        center = np.array([[[VEHICLE.rear_axle_to_center_m, 0.0, 0.0]]])
-        flags = metrics.ego_areas(center, SIZE, areas, None)
-        assert not flags.off_road.any()
-        assert not flags.off_route.any()
-        line = geometry.compose(geometry.invert(map_from_ego), route.local_line(at_m))
-        near = line[(np.hypot(*line[:, :2].T) < 100.0) & (geometry.arc_lengths(line) > navigation.BEHIND_M)]
-        on_line = metrics.ego_areas(near[None], np.array([0.1, 0.1]), areas, None)
-        assert not on_line.off_road.any()
-        assert not on_line.off_route.any()
 
 
 def test_the_adjacent_lane_is_on_the_route_and_the_oncoming_one_is_not(road_map):
@@ -457,11 +349,3 @@ def test_those_behind_stop_behind_an_ego_that_stands():
         log = world.drive
         assert [one for one in log.collisions if one.shape is not ActorShape.PEDESTRIAN] == []
         assert log.poses[-1] == pytest.approx(log.poses[150], abs=0.1)
-
-
-def test_a_step_is_a_whole_number_of_tenths():
-    with World(WorldOptions(seed=1)) as world:
-        world.step(None, 0.3)
-        assert world.stamp_ns == START_NS + 3 * STEP_NS
-        with pytest.raises(ValueError, match="whole number"):
-            world.step(None, 0.05)
