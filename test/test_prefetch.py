@@ -86,7 +86,7 @@ def test_a_full_step_is_drafted_once_by_another_thread():
     network, drive = Counted(arc_way()), frames(8)
     reports = plans(network, drive, True)
     full = sum(report.plan.step is StepKind.FULL for report in reports)
-    drafts = [thread for _, limit, thread in network.stepped if limit == 4]  # the last of three rounds
+    drafts = [thread for _, limit, thread in network.stepped if limit == 14]
     read = [call for call, *_ in network.read].count("prefill_goal")
     assert full >= 4
     assert len(drafts) == read

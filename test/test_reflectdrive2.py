@@ -44,23 +44,23 @@ class Restless(ScriptedNetwork):
         return written, confidence
 
 
-def test_a_full_step_is_one_prefill_three_drafts_and_three_edits_and_a_lite_one_one_of_each():
+def test_a_full_step_is_one_prefill_one_draft_and_three_edits_and_a_lite_one_has_one_edit():
     network = Restless(arc_way(curvature=0.0))
     drive(network, frames(2))
-    full = ["prefill", ("draft", 1, 5), ("draft", 1, 5), ("draft", 1, 4), *[("edit", 1)] * 3]
+    full = ["prefill", ("draft", 1, 14), *[("edit", 1)] * 3]
     assert network.calls == [*full, "prefill alone", ("draft", 1, 2), ("edit", 1)]
 
 
 def test_where_an_edit_changes_nothing_no_other_follows():
     network = ScriptedNetwork(arc_way(curvature=0.0))
     drive(network, frames(1))
-    assert network.calls[-2:] == [("draft", 1, 4), ("edit", 1)]
+    assert network.calls[-2:] == [("draft", 1, 14), ("edit", 1)]
 
 
 def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
     network = Restless(STRAIGHT, SLOW)
     ((plan, _),) = drive(network, [camera_observation(speed=8.0, agents=cars())])
-    assert [call for call in network.calls if call[0] == "draft"] == [("draft", 2, 5), ("draft", 2, 5), ("draft", 2, 4)]
+    assert [call for call in network.calls if call[0] == "draft"] == [("draft", 2, 14)]
     assert network.calls[-3:] == [("edit", 1)] * 3
     assert plan.tokens[5] == network.ids[0, 5] + 1
     assert len(plan.candidates) == 1
@@ -291,7 +291,7 @@ def test_the_recipes_full_frame_is_that_of_the_phases(network):
         decoded = rollout.full_step(
             network._net,
             PromptInputs(*(torch.as_tensor(part)[None] for part in inputs.arrays.values())),
-            rollout.Decoding(),
+            rollout.Decoding(draft_rounds=Settings().draft_rounds),
         )
     prefilled = network.prefill_goal(inputs)
     drafts = reflectdrive2.draft_actions(network, prefilled.context, prefilled.actions[prefilled.valid], Settings())

@@ -20,7 +20,7 @@ def test_alone_with_its_images_it_drives_to_one_goal():
     assert plan.candidates == ()
     assert plan.scores == ()
     assert plan.tokens.tolist() == network.ids[0].tolist()
-    assert ("draft", 1, 5) in network.calls
+    assert ("draft", 1, 14) in network.calls
 
 
 def test_with_agents_the_score_chooses_a_plan_that_stops_in_time():
