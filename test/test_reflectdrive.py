@@ -31,10 +31,11 @@ def planned(network, scene, generator=reflectdrive, **changes):
 # --- goals ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_to_each_goal_is_written_in_five_rounds():
+@pytest.mark.parametrize(("rounds", "tokens"), [(1, (14,)), (5, (3, 3, 3, 3, 2))])
+def test_a_plan_to_each_goal_is_written_in_rounds(rounds, tokens):
     network = ScriptedNetwork(STRAIGHT, SLOW, arc_way(8.0, 0.02))
-    plan = planned(network, camera_observation(8.0, agents=cars()))
-    assert network.calls == ["prefill", *(("draft", 3, limit) for limit in (3, 3, 3, 3, 2))]
+    plan = planned(network, camera_observation(8.0, agents=cars()), reflectdrive__draft_rounds=rounds)
+    assert network.calls == ["prefill", *(("draft", 3, limit) for limit in tokens)]
     assert len(plan.candidates) == 2
     assert plan.scores == tuple(sorted(plan.scores, reverse=True))
 
@@ -135,7 +136,7 @@ class Guided(ScriptedNetwork):
 
 def test_guidance_is_used_where_it_is_configured_and_never_ignored():
     network = Guided(STRAIGHT)
-    planned(network, camera_observation(8.0), reflectdrive__guidance=1.5)
+    planned(network, camera_observation(8.0), reflectdrive__guidance=1.5, reflectdrive__draft_rounds=5)
     assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5
     other = Guided(STRAIGHT)
     planned(other, camera_observation(8.0))

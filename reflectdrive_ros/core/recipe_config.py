@@ -59,7 +59,7 @@ class ReflectDriveConfig:
     goal_spacing_m: float = setting(
         0.9, "non-maximum suppression: of goals closer than this the more probable one is kept", 0.0, 20.0
     )
-    draft_rounds: int = setting(5, "decoding rounds of the draft", 1, 14)
+    draft_rounds: int = setting(1, "decoding rounds of the draft", 1, 14)
     guidance: float = setting(
         0.0,
         "weight of classifier-free guidance, 0 is none; needs a network that was trained with text dropout: weights, "

@@ -1,6 +1,6 @@
 """ReflectDrive: drafts to several goals, selection by the driving score, repair of an unsafe plan.
 
-    goals by top-k with non-maximum suppression; a draft to each in five rounds (inpainting)
+    goals by top-k with non-maximum suppression; a draft to each in one round (inpainting)
     the best by safety, then by the driving score
     while it is unsafe: check, search, anchor, redraft (`repair`)
 
