@@ -39,6 +39,9 @@ def test_the_node_starts_without_libraries_that_it_does_not_use():
     assert heavy & set(ast.literal_eval(done.stdout)) == set()
 
 
+LEARNED = ["-p", "planner:=reflectdrive2"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -47,52 +50,31 @@ def test_the_node_starts_without_libraries_that_it_does_not_use():
         (["-p", "guard.max_speed_mps:=900.0"], "expected 0.5 to 80.0"),
         (["-p", "planner:=nobody"], "planner is 'nobody'"),
         (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
-        (
-            ["-p", "planner:=reflectdrive2", "-p", "model.file:=''", "-p", "model.sha256:=''"],
-            "planner reflectdrive2 needs a model",
-        ),
-        (
-            ["-p", "planner:=reflectdrive2", "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"],
-            "none.onnx cannot be read",
-        ),
+        (["-p", "config_file:={file}"], "guard is 'fast'"),
+        ([*LEARNED, "-p", "model.file:=''", "-p", "model.sha256:=''"], "planner reflectdrive2 needs a model"),
+        ([*LEARNED, "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"], "none.onnx cannot be read"),
+        ([*LEARNED, "-p", "model.file:={file}", "-p", "model.sha256:=abc"], "expected abc"),
+        (["-r", "foo"], "reflectdrive: ROS cannot start: Couldn't parse remap rule: '-r foo'"),
+        (["-p", "use_sim_time:=maybe"], "'use_sim_time' to 'maybe' of type 'STRING', expecting type 'BOOL'"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_and_exit_code_two(words, sentence):
-    done = run_node("--ros-args", *words)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_configuration_file_of_the_wrong_type_is_one_sentence(tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text("guard: fast\n")
-    done = run_node("--ros-args", "-p", f"config_file:={file}")
-    assert done.returncode == 2
-    assert "guard" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_model_with_the_wrong_hash_is_refused(tmp_path):
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"weights")
-    words = ["-p", "planner:=reflectdrive2", "-p", f"model.file:={model}", "-p", "model.sha256:=abc"]
-    done = run_node("--ros-args", *words)
-    assert done.returncode == 2
-    assert "expected abc" in done.stderr
+def test_a_wrong_setting_is_one_sentence_and_exit_code_two(tmp_path, words, sentence):
+    (tmp_path / "file").write_text("guard: fast\n")
+    assert_refused(run_node("--ros-args", *(word.format(file=tmp_path / "file") for word in words)), sentence)
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "sentence"),
+    ("name", "value", "sentence"),
     [
-        (["-r", "foo"], {}, "reflectdrive: ROS cannot start: Couldn't parse remap rule: '-r foo'"),
-        (["-p", "use_sim_time:=maybe"], {}, "'use_sim_time' to 'maybe' of type 'STRING', expecting type 'BOOL'"),
-        ([], {"ROS_DOMAIN_ID": "abc"}, "reflectdrive: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232"),
-        ([], {"ROS_LOG_DIR": "/proc/logs"}, "Failed to create log directory '/proc/logs'"),
+        ("ROS_DOMAIN_ID", "abc", "reflectdrive: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232"),
+        ("ROS_LOG_DIR", "/proc/logs", "Failed to create log directory '/proc/logs'"),
     ],
 )
-def test_what_ros_does_not_take_is_one_sentence_and_exit_code_two(words, environment, sentence):
-    done = run_node("--ros-args", *words, **environment)
+def test_an_environment_that_ros_does_not_take_is_one_sentence_and_exit_code_two(name, value, sentence):
+    assert_refused(run_node("--ros-args", **{name: value}), sentence)
+
+
+def assert_refused(done, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
