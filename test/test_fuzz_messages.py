@@ -33,7 +33,6 @@ from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.ros import cdr, convert, definitions, image_decoding, topics
 from reflectdrive_ros.ros.bag import type_name_of
 from reflectdrive_ros.ros.inputs.channel import Level
-from reflectdrive_ros.ros.inputs.store import ITEMS_MAX
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -274,19 +273,6 @@ def test_no_message_holds_the_executor_for_long(what, key, message):
     content = serialize_message(message)
     new_core = lambda: (PlanningCore(config(**KINDS[0]), Clock()),)  # noqa: E731
     assert in_loops(lambda core: core.receive(key, content, ns(1.0)), new_core) < HOLD_LOOPS
-
-
-def test_more_transforms_than_are_read_are_refused_and_those_before_them_stay():
-    core = set_out(KINDS[0])
-    many = tf_static()
-    many.transforms = [many.transforms[0]] * (ITEMS_MAX["tf_static"] + 1)
-    assert core.receive("tf_static", serialize_message(many), ns(1.0)) is None
-    (status,) = (s for s in core.statuses(ns(1.0)) if s.name == "tf_static")
-    assert "a message of at least 1001 items is not read, at most 1000 are: send fewer" in status.message
-    for key, message in odd_messages.good(1.1):
-        if key != "tf_static":
-            core.receive(key, serialize_message(message), ns(1.1))
-    assert core.step(ns(1.1)).report.source is PlanSource.PLANNER
 
 
 def as_sent(points):

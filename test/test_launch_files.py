@@ -15,11 +15,6 @@ from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS, INPUTS, NODE_ARGUMENTS, OUTPUTS, SHOWN_ONLY
 
 
-@pytest.mark.parametrize("file", [FILE, CHECK, REPLAY, DEMO], ids=lambda file: file.name)
-def test_the_file_compiles(file):
-    compile(file.read_text(), str(file), "exec")
-
-
 def test_every_remapped_input_is_one_of_the_nodes():
     settings = [
         InputsConfig(route_type=route, drivable_type="grid", obstacles_type="cloud") for route in ("path", "lanelet")

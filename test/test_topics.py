@@ -42,10 +42,6 @@ def test_only_what_everyone_shares_has_a_global_name():
     assert shared == {"/tf_static", "/diagnostics"}
 
 
-def test_nothing_writes_to_the_trajectory_that_drives_the_car():
-    assert not any("/planning/trajectory" in topic.name for topic in table().values())
-
-
 def test_topics_of_cameras_follow_the_configuration():
     names = ["/a/left", "/a/front", "/a/right"]
     topics_by_key = table(cameras__topics=names, cameras__compressed=False)
