@@ -82,7 +82,7 @@ def test_the_bytes_that_are_sent_are_the_message(frame, dt):
 @pytest.mark.parametrize("frame", ["map", "maps", "earth", "a_long_frame_name"])
 @pytest.mark.parametrize("rivals", [0, 1, 2])
 def test_the_bytes_of_candidates_are_their_message(frame, rivals):
-    """As rclpy serialises the message objects, for each padding; all have the turn signal where the message has it."""
+    """As rclpy serialises the message objects, for each padding."""
     settings = config(output__map_frame=frame)
     trajectories = [Trajectory(arc(0.02 * number, 0.4 * np.arange(1, 17)), 0.1) for number in range(1 + rivals)]
     plan = Plan(7 * SECOND_NS + 25, HERE, trajectories[0], candidates=tuple(trajectories[1:]))
@@ -181,6 +181,13 @@ def test_nodes_in_different_namespaces_have_no_name_in_common():
     assert (generators[0], names[0], hardware[0]) == ("ReflectDrive_0", "reflectdrive: planner", "reflectdrive")
     assert (generators[2], names[2]) == ("ReflectDrive/left/reflectdrive_0", "/left/reflectdrive: planner")
     assert hardware[2] == "/left/reflectdrive"
+
+
+@pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="this CandidateTrajectory has no turn indicators")
+def test_every_candidate_carries_the_turn_signal():
+    (candidate,) = sent_candidates(stopping_plan(), Signal.RIGHT, config()).candidate_trajectories
+    command = candidate.turn_indicators_command
+    assert (command.command, command.stamp.sec) == (command.ENABLE_RIGHT, 7)
 
 
 def test_debug_arrays_are_flat_and_of_equal_length():

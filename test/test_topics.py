@@ -42,6 +42,10 @@ def test_only_what_everyone_shares_has_a_global_name():
     assert shared == {"/tf_static", "/diagnostics"}
 
 
+def test_nothing_writes_to_the_trajectory_that_drives_the_car():
+    assert not any("/planning/trajectory" in topic.name for topic in table().values())
+
+
 def test_topics_of_cameras_follow_the_configuration():
     names = ["/a/left", "/a/front", "/a/right"]
     topics_by_key = table(cameras__topics=names, cameras__compressed=False)
@@ -51,17 +55,15 @@ def test_topics_of_cameras_follow_the_configuration():
     assert table(inputs__objects_type="tracked")["objects"].type.endswith("TrackedObjects")
 
 
-def test_every_type_exists():
-    for topic in table().values():
-        if topics.is_installed(topic.type) or topic.key != "operation_mode":  # the node drives without this package
-            assert topics.message_class(topic.type).get_fields_and_field_types()
-
-
-def test_the_check_node_has_autowares_types_and_qos():
+def test_the_check_node_has_autowares_qos_and_no_cameras():
     for topic in (topics.CHECK_CANDIDATES, *topics.CHECK_OUTPUTS):
-        if topic.key != "diagnostics":
-            assert topic.qos.value == ("reliable", "volatile", 1)
-        assert topics.message_class(topic.type).get_fields_and_field_types()
+        assert topic.qos.value == ("reliable", "volatile", 10 if topic.key == "diagnostics" else 1)
     keys = {topic.key for topic in topics.check_inputs(config())}
     assert {"odometry", "acceleration", "objects", "route", "tf_static"} <= keys
     assert not any(key.startswith(("image", "info")) for key in keys)
+
+
+def test_every_type_exists():
+    for topic in (*table().values(), topics.CHECK_CANDIDATES, *topics.CHECK_OUTPUTS):
+        if topics.is_installed(topic.type) or topic.key != "operation_mode":  # the node drives without this package
+            assert topics.message_class(topic.type).get_fields_and_field_types()

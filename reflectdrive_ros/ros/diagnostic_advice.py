@@ -420,7 +420,6 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "TensorRT … on …, …",
         "\\d+(?:\\.\\d+)?|\\w+",
         "\\s*(\\d+(?:\\.\\d+)?)\\s*(km/h|kmh|mph|)\\s*",
-        "__ns:=/planning/reflectdrive",
         "a height",
         "a position",
         "a speed",
