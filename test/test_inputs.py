@@ -81,8 +81,7 @@ def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
 
 
 @pytest.mark.parametrize(
-    ("late", "words"),
-    [(0.07, "nearest is 0.07 s from the anchor's image"), (0.4, "front_right: newest is 0.40 s old")],
+    ("late", "words"), [(0.07, "nearest is 0.07 s from the anchor's image"), (0.4, "front_right: newest is 0.40 s old")]
 )
 def test_a_camera_out_of_step_is_named(late, words):
     inputs = ready()

@@ -16,15 +16,7 @@ from scenes import SECOND_NS, config
 from std_msgs.msg import String
 from unique_identifier_msgs.msg import UUID
 
-from reflectdrive_ros.core.domain import (
-    FactorKind,
-    Plan,
-    PlanningFactor,
-    PlanSource,
-    StepReport,
-    Trajectory,
-    Verdict,
-)
+from reflectdrive_ros.core.domain import FactorKind, Plan, PlanningFactor, PlanSource, StepReport, Trajectory, Verdict
 from reflectdrive_ros.core.kinematics import arc, braking_distances
 from reflectdrive_ros.maps.elevation import RoadSurface, VehiclePlane
 from reflectdrive_ros.ros import outputs, plan_messages, rotations

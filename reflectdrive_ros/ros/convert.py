@@ -209,11 +209,7 @@ AGENT_DISTANCE_MAX_M = 100_000.0  # likewise, of an object or its path, from the
 
 
 def map_agents(
-    message: Any,
-    map_frame: str,
-    near: Array,
-    extent_max_m: float = OBJECT_EXTENT_MAX_M,
-    count_max: int = OBJECTS_MAX,
+    message: Any, map_frame: str, near: Array, extent_max_m: float = OBJECT_EXTENT_MAX_M, count_max: int = OBJECTS_MAX
 ) -> MapAgents:
     """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
 

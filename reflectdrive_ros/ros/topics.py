@@ -88,12 +88,7 @@ def inputs(config: Config) -> tuple[Topic, ...]:
         Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "route, in map"),
         Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
         Topic(
-            "map",
-            "~/input/map",
-            MAP_TYPE,
-            Qos.LATCHED,
-            "Autoware's lanelets, in map",
-            settings.route_type == "lanelet",
+            "map", "~/input/map", MAP_TYPE, Qos.LATCHED, "Autoware's lanelets, in map", settings.route_type == "lanelet"
         ),
         Topic(
             "lights",

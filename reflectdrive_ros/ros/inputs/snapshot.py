@@ -198,11 +198,7 @@ class Inputs:
         return Snapshot(None, ego, others, (), None, surface)
 
     def _ego(
-        self,
-        odometry: tuple[int, Any] | None,
-        acceleration: tuple[int, Any] | None,
-        now_ns: int,
-        problems: list[str],
+        self, odometry: tuple[int, Any] | None, acceleration: tuple[int, Any] | None, now_ns: int, problems: list[str]
     ) -> tuple[EgoState, RoadSurface] | tuple[None, None]:
         map_frame = self._config.output.map_frame
 
