@@ -107,38 +107,41 @@ WORLD = (
 )
 
 
-def wait_for_words(process, log, *words):
-    """Until the log of a process that runs has all of them."""
-    until = time.perf_counter() + 60.0
-    while not all(word in log.read_text() for word in words):
-        assert process.poll() is None, log.read_text()
-        assert time.perf_counter() < until, log.read_text()
-        time.sleep(0.1)
+def assert_ends_cleanly(interrupt, log, command, *words):
+    """Starts a command and interrupts it once its log has these words."""
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        until = time.perf_counter() + 60.0
+        while not all(word in log.read_text() for word in words):
+            assert process.poll() is None, log.read_text()
+            assert time.perf_counter() < until, log.read_text()
+            time.sleep(0.1)
+        interrupt(process)
+        assert process.wait(10.0) == 0, log.read_text()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "Traceback" not in log.read_text()
 
 
 def test_ctrl_c_ends_the_node_and_the_world_of_a_terminal_within_two_seconds(tmp_path):
     """To the whole group at once, as a terminal sends it, and once more, as `ros2 launch` does."""
     pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
-    log = tmp_path / "log.txt"
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [sys.executable, "-c", GROUP, NODE, WORLD], stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        wait_for_words(process, log, "planner route_follower", "the world is")
+
+    def interrupt(process):
         time.sleep(1.0)  # they drive
         start_s = time.perf_counter()
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.1)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(10.0) == 0, log.read_text()
+        process.wait(10.0)
         assert time.perf_counter() - start_s < 2.0
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert "Traceback" not in log.read_text()
+
+    command = [sys.executable, "-c", GROUP, NODE, WORLD]
+    assert_ends_cleanly(interrupt, tmp_path / "log.txt", command, "planner route_follower", "the world is")
 
 
 SCRIPT = "import sys; sys.argv[0] = '{name}'; from {module} import {function}; sys.exit({function}())"
@@ -155,21 +158,15 @@ def test_a_console_script_ends_with_exit_code_zero_however_often_ctrl_c_comes(tm
     entries = dict(line.split(" = ") for line in scripts["options.entry_points"]["console_scripts"].split("\n") if line)
     module, function = entries[name].split(":")
     words, started = WORDS[name]
-    log = tmp_path / "log.txt"
-    with log.open("wb") as sink:
-        command = [sys.executable, "-c", SCRIPT.format(name=name, module=module, function=function), *words]
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
-    try:
-        wait_for_words(process, log, started)
+
+    def interrupt(process):
         until = time.perf_counter() + 60.0
         while process.poll() is None and time.perf_counter() < until:
             process.send_signal(signal.SIGINT)
             time.sleep(0.002)
-        assert process.wait(10.0) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-    assert "Traceback" not in log.read_text()
+
+    command = [sys.executable, "-c", SCRIPT.format(name=name, module=module, function=function), *words]
+    assert_ends_cleanly(interrupt, tmp_path / "log.txt", command, started)
 
 
 def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):

@@ -26,6 +26,7 @@ from light_inputs import (  # noqa: F401 (fixtures)
     groups,
     lamp,
     map_writer,
+    show,
     snapshot_at,
     state_at,
 )
@@ -104,7 +105,7 @@ def test_a_light_without_a_stop_line_holds_at_the_start_of_its_lanelet(write_map
     lights = load_map(settings(file)).lights
     np.testing.assert_allclose(lights.stop_lines, [[[100.0, 3.5], [100.0, 0.0]]] * 2)
     inputs = car(file)
-    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    show(inputs, 1.0, lamp(RED))
     status = status_of(inputs, "traffic_lights", 1.0)
     assert status.level is Level.WARN
     assert "2 lights of the map have no stop line" in status.message
@@ -140,7 +141,7 @@ def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(write_map)
 
 def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(write_map):
     inputs = car(write_map())
-    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    show(inputs, 1.0, lamp(RED), lamp(GREEN, LEFT))
     scene = snapshot_at(inputs, 1.1).observation
     assert scene.traffic_lights.ids.tolist() == scene.stop_lines.light_ids.tolist() == [JUNCTION]
     assert scene.traffic_lights.states.tolist() == [RED]
@@ -150,7 +151,7 @@ def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(
 
 def test_along_a_path_the_lanelets_that_follow_it_count(write_map):
     inputs = car(write_map(), path=True)
-    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    show(inputs, 1.0, lamp(RED), lamp(GREEN, LEFT))
     scene = snapshot_at(inputs, 1.0).observation
     states = dict(zip(scene.traffic_lights.ids.tolist(), scene.traffic_lights.states.tolist(), strict=True))
     assert states[JUNCTION] == RED
@@ -175,7 +176,7 @@ def test_without_a_message_or_a_map_lights_are_unknown(write_map):
     assert (scene.traffic_lights, scene.stop_lines) == (None, None)
     assert not uses_lights(small(inputs__route_type="path"))
     by_topic = Inputs(small(inputs__route_type="lanelet", inputs__objects_type="none", cameras__required=False))
-    by_topic.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    show(by_topic, 1.0, lamp(RED))
     assert snapshot_at(by_topic, 1.0).observation is None  # no route without a map
     by_topic.store.put("map", map_message(archive(write_map())), 0)
     by_topic.store.put("route", route_message(*WHOLE_ROUTE), 0)
@@ -198,7 +199,7 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
     )
     inputs.store.put("route", route_message(*WHOLE_ROUTE), 0)
     assert not snapshot_at(inputs, 0.9).observation.lanes.lights.any()
-    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    show(inputs, 1.0, lamp(RED), lamp(GREEN, LEFT))
     scene = snapshot_at(inputs, 1.0).observation
     assert sorted(scene.lanes.lights[scene.lanes.valid]) == sorted([RED, GREEN, *[0] * (scene.lanes.valid.sum() - 2)])
     assert (scene.route_lanes.lights == RED).sum() == 1
@@ -209,11 +210,11 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
 
 def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowed(write_map):
     inputs = car(write_map(), inputs__max_age_s=("lights=0.5",))
-    inputs.store.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
+    show(inputs, 1.0, lamp(GREEN))
     for seconds in (1.1, 1.2, 1.4):
-        inputs.store.put("lights", groups(seconds), ns(seconds))
+        show(inputs, seconds)
         assert state_at(inputs, seconds) is GREEN
-    inputs.store.put("lights", groups(1.6), ns(1.6))
+    show(inputs, 1.6)
     assert state_at(inputs, 1.6) is UNKNOWN
 
 
@@ -231,7 +232,7 @@ def test_an_old_state_is_unknown_and_an_old_red_stays_red_where_the_car_has_to_s
     write_map, last, unknown, after_red, becomes
 ):
     inputs = car(write_map(), lights__unknown=unknown, lights__unknown_after_red=after_red)
-    inputs.store.put("lights", groups(1.0, lamp(last)), ns(1.0))
+    show(inputs, 1.0, lamp(last))
     assert state_at(inputs, 1.9) is last
     assert state_at(inputs, 2.1) is becomes
     assert snapshot_at(inputs, 2.2).observation.lights_age_s == pytest.approx(1.2)
@@ -249,32 +250,27 @@ def test_a_policy_after_red_that_equals_the_one_of_unknown_is_refused():
 def test_a_light_that_is_recognised_in_every_other_message_keeps_its_state(write_map, state):
     inputs = car(write_map())
     for k in range(10):
-        inputs.store.put("lights", groups(1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN)), ns(1.0 + 0.1 * k))
+        show(inputs, 1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN))
         assert state_at(inputs, 1.0 + 0.1 * k) is state
 
 
 def test_every_message_counts_also_those_between_two_plans(write_map):
     inputs = car(write_map())
     for seconds, lamps in ((1.0, (lamp(GREEN),)), (1.05, (lamp(RED),)), (1.1, ())):
-        inputs.store.put("lights", groups(seconds, *lamps), ns(seconds))
+        show(inputs, seconds, *lamps)
     assert state_at(inputs, 1.1) is RED
-    inputs.store.put("lights", groups(1.2, lamp(GREEN)), ns(1.2))
+    show(inputs, 1.2, lamp(GREEN))
     assert state_at(inputs, 1.2) is GREEN
 
 
-def test_a_restart_forgets_the_lights(write_map):
+def test_a_restart_forgets_the_lights_and_a_state_from_the_future_is_not_believed(write_map):
     inputs = car(write_map())
-    inputs.store.put("lights", groups(100.0, lamp(RED)), ns(100.0))
+    show(inputs, 100.0, lamp(RED))
     assert state_at(inputs, 100.0) is RED
     assert snapshot_at(inputs, 1.0).observation.traffic_lights is None
-
-
-def test_a_state_from_the_future_is_not_believed(write_map):
-    inputs = car(write_map())
-    inputs.store.put("lights", groups(5.0, lamp(GREEN)), ns(1.0))
+    show(inputs, 5.0, lamp(GREEN))
     assert state_at(inputs, 1.0) is UNKNOWN
-    status = status_of(inputs, "traffic_lights", 1.0)
-    assert "in the future" in status.message
+    assert "in the future" in status_of(inputs, "traffic_lights", 1.0).message
 
 
 def test_the_diagnostics_count_groups_and_those_that_the_map_has_not(write_map):
