@@ -112,14 +112,6 @@ def test_bytes_that_are_not_an_image_are_refused(data):
         image_decoding.jpeg_pixels(message, "front")
 
 
-def test_images_come_in_the_asked_size_and_the_right_colours():
-    message = jpeg(1.0, shade=3)
-    pixels, scale = image_decoding.pixels(message, "front", 32, 18)
-    assert pixels.shape == (18, 32, 3)
-    assert scale == (0.5, 0.5)
-    np.testing.assert_allclose(pixels[9, 2].astype(int), image(3)[9, 4], atol=3)
-
-
 def smooth_image(width, height):
     """(H, W, 3) uint8 of slow waves, so that what is averaged is no accident of a pixel."""
     across, down = np.arange(width) / width, np.arange(height)[:, None] / height
@@ -256,13 +248,6 @@ def test_things_to_drive_over_are_no_obstacles():
     map_agents = agents_of(message)
     assert len(map_agents.agents) == 0
     assert map_agents.ignored == {"driven over": 1}
-
-
-def test_objects_that_are_nan_in_any_field_are_counted_and_not_an_empty_road():
-    for x, y in ((float("nan"), 0.0), (0.0, float("nan")), (float("nan"), float("nan"))):
-        map_agents = agents_of(predicted_objects(1.0, (x, y, 0.0, 1.0, 4.0)))
-        assert len(map_agents.agents) == 0
-        assert map_agents.ignored == {"not finite": 1}
 
 
 def test_tracked_objects_are_read_too():

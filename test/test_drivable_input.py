@@ -20,7 +20,7 @@ from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.maps.drivable_area import MapDrivableArea, build_grid
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.replay import recorded_world
-from reflectdrive_ros.ros import convert, outputs, topics
+from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -155,12 +155,6 @@ def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, 
     assert report.verdict is Verdict.OK
     assert not report.plan.check.drivable
     assert str(report.plan.check).endswith("unchecked: no drivable space")
-
-
-def test_the_topic_is_subscribed_when_the_settings_require_it():
-    assert "drivable" not in [topic.key for topic in topics.inputs(small())]
-    (topic,) = [t for t in topics.inputs(small(inputs__drivable_type="grid")) if t.key == "drivable"]
-    assert (topic.type, topic.required) == ("nav_msgs/msg/OccupancyGrid", False)
 
 
 # --- a map ------------------------------------------------------------------------------------------------------------
