@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import rclpy
 from builtin_interfaces.msg import Time
-from messages import CAMERAS, camera_info, odometry, raw
+from messages import CAMERAS, camera_info, raw
 from node_car import EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -77,43 +77,20 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
 
 
 def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_planning(tmp_path):
-    """On every topic: noise, half a message, one of another type, a forged length."""
-    rng = np.random.default_rng(0)
+    """Half a message on every topic; test_fuzz_messages.py has other bytes."""
     with car(tmp_path) as sender:
         sender.until(planned)
-        sent = dict.fromkeys(sender.harness.inputs, 0)
-        before = len(sender.harness.received["status"])
-
-        def send_bad(kind):
-            for key, publisher in sender.harness.inputs.items():
-                good = serialize_message(publisher.msg_type())
-                other = serialize_message(String(data="no message" * 5) if key != "instruction" else an_odometry)
-                at = 4 if key in ("tf_static", "instruction") else 12  # its first length
-                forged = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
-                noise = b"\0\1\0\0" + rng.bytes(int(rng.integers(1, 200)))
-                bad = [b"\0", rng.bytes(30), noise, good[: len(good) // 2], other, forged][kind]
-                with suppress(RuntimeError):  # the middleware itself sends no more bytes than a type has at most
-                    publisher.publish(bad)
-                    sent[key] += 1
-
-        an_odometry = odometry(1.0)
-        for k in range(18):
-            sender.send()
-            time.sleep(0.06)  # the good ones are taken first, of which only the newest waits
-            send_bad(k % 6)
-            time.sleep(0.06)
-        assert min(sent.values()) >= 6
-        names = {key: key.replace("info:", "camera_info ").replace(":", " ") for key in sent}
+        names = [key.replace("info:", "camera_info ").replace(":", " ") for key in sender.harness.inputs]
 
         def each_is_named(lines):
-            send_bad(3)  # half a message: noise is longer than a type of fixed size, and then is not sent
+            for publisher in sender.harness.inputs.values():
+                whole = serialize_message(publisher.msg_type())
+                publisher.publish(whole[: len(whole) // 2])
             time.sleep(0.6)  # camera_info is taken twice a second, and the newest only
-            return all("messages refused, the last one" in lines.get(name, (OK, ""))[1] for name in names.values())
+            return all("messages refused, the last one" in lines.get(name, (OK, ""))[1] for name in names)
 
-        lines = sender.diagnosed(each_is_named)
-        assert all(lines[name][0] != OK for name in names.values())
-        planning = [planned(status) for _, status in sender.harness.received["status"][before:]]
-        assert sum(planning) >= 0.7 * len(planning)  # a shared machine may stall
+        lines = sender.diagnosed(each_is_named, 30.0)
+        assert all(lines[name][0] != OK for name in names)
         sender.until(planned)
         assert sender.process.poll() is None
         log = (tmp_path / "node.log").read_text()
