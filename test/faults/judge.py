@@ -48,7 +48,7 @@ class Outcome:
 
 
 def unsafe(trajectory, position_m: float, left_m: float = 0.0) -> str:
-    """Why nobody should follow a trajectory of a car that was at x = `place_m`, y = `left_m`; empty when it is safe."""
+    """Why nobody should follow a trajectory of a car that was at x = `position_m`, y = `left_m`; empty when it is safe."""
     if trajectory.header.frame_id != "map":
         return f"a plan in frame '{trajectory.header.frame_id}'"
     points = trajectory.points
@@ -72,7 +72,7 @@ def unsafe(trajectory, position_m: float, left_m: float = 0.0) -> str:
 def assess(
     drive, case, began: float, reachable_until: float, ended: float, recovered: float | None, complaints: list[str]
 ) -> Outcome:
-    """The outcome of a fault between moments (perf_counter) of a drive; answers are required until `heard_until`."""
+    """The outcome of a fault between moments (perf_counter) of a drive; answers are required until `reachable_until`."""
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
         stamp = trajectory.header.stamp
