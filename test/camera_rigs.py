@@ -55,25 +55,42 @@ def render_cameras():
     return lambda cameras: [f.pixels for f in camera.render_frames(town, snapshot, EGO, 0, cameras, PLAIN)]
 
 
+def rendered(render, cameras):
+    """The images of cameras by name, likewise by name."""
+    return dict(zip(cameras, render(list(cameras.values())), strict=True))
+
+
 NAMES = ("front_left", "front", "front_right")
 
 
+def grey(width=640, height=360):
+    """Images of NAMES that show nothing."""
+    return {name: np.full((height, width, 3), 90, np.uint8) for name in NAMES}
+
+
 def small(**changes):
-    return config(cameras__width=288, cameras__height=144, planner="constant_velocity", **changes)
+    values = {"cameras__compressed": False, **changes}
+    return config(cameras__width=288, cameras__height=144, planner="constant_velocity", **values)
 
 
-def inputs_of(cameras, *, optional=False, infos=(), settings=None, mounts=None):
-    """Inputs with route, calibrations and poses of cameras by name; `infos` replace a camera_info."""
-    config = small(**(settings or {}))
+def inputs_of(cameras, *, optional=False, infos=(), mounts=None, **settings):
+    """Inputs with route, calibrations and poses of cameras by name, raw unless set otherwise; `infos` replace a
+    camera_info."""
+    config = small(**settings)
     inputs = Inputs(config, SIZE, RigInput(rig(*SIZE), config.cameras, optional=optional))
     inputs.store.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
     inputs.store.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)
     for name, each in cameras.items():
-        message = camera_info(name, each.width, each.height)
-        message.k = each.pixels_from_camera.ravel()
-        inputs.store.put(f"info:{name}", dict(infos).get(name, message), 0)
+        inputs.store.put(f"info:{name}", dict(infos).get(name, info_of(name, each)), 0)
     return inputs
+
+
+def info_of(name, each):
+    """The camera_info of a pinhole camera."""
+    message = camera_info(name, each.width, each.height)
+    message.k = each.pixels_from_camera.ravel()
+    return message
 
 
 def send(inputs, images, seconds=1.0):
@@ -86,10 +103,6 @@ def send(inputs, images, seconds=1.0):
 
 def status(inputs, seconds=1.0):
     return next(each for each in inputs.statuses(ns(seconds)) if each.name == "camera rig")
-
-
-def raw_settings(**more):
-    return {"cameras__compressed": False, **more}
 
 
 def own():

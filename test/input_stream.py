@@ -1,9 +1,10 @@
 """What a car sends, put into inputs or a planning core instant by instant."""
 
 from messages import CAMERAS, acceleration, camera_info, jpeg, ns, odometry, predicted_objects, route, tf_static
-from scenes import config
+from scenes import Clock, config
 
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
+from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
 def small(**settings):
@@ -32,3 +33,22 @@ def ready(**settings):
     inputs = Inputs(small(**settings))
     latched(inputs.store)
     return inputs
+
+
+def driving(**settings):
+    """A planning core that has received what a car sends once."""
+    core = PlanningCore(small(**settings), Clock())
+    latched(core)
+    return core
+
+
+def blind(planner="constant_velocity", points=None):
+    """A planning core without cameras, on a straight route or one of these points."""
+    core = PlanningCore(config(cameras__required=False, planner=planner), Clock())
+    core.put("route", route(points), 0)
+    return core
+
+
+def status_of(sink, name, seconds):
+    """The status of this name in the diagnostics of inputs or a planning core; None if there is none."""
+    return {status.name: status for status in sink.statuses(ns(seconds))}.get(name)

@@ -32,6 +32,11 @@ def groups(seconds, *lamps, group=LIGHT_GROUP):
     return traffic_lights(seconds, *lamps, group=group) if lamps else TrafficLightGroupArray(stamp=stamp(seconds))
 
 
+def show(inputs, seconds, *lamps):
+    """Puts such a message into inputs."""
+    inputs.store.put("lights", groups(seconds, *lamps), ns(seconds))
+
+
 def stamp(seconds):
     return outputs.time_message(ns(seconds))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
-from input_stream import instant, latched, small
+from input_stream import driving, instant, small
 from messages import ns
 from operation_modes import driven
 from rclpy.serialization import deserialize_message
@@ -14,13 +14,11 @@ from reflectdrive_ros.core.config import Config, ConfigError
 from reflectdrive_ros.core.domain import EgoState, PlanSource
 from reflectdrive_ros.ros import convert, outputs, plan_messages
 from reflectdrive_ros.ros.inputs.control import Signal
-from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
 def planned():
     """Of the second step, at 1.1 s."""
-    core = PlanningCore(small(), Clock())
-    latched(core)
+    core = driving()
     for now_s in (1.0, 1.1):
         instant(core, now_s)
         report = core.step(ns(now_s)).report
@@ -28,8 +26,7 @@ def planned():
 
 
 def stopped():
-    core = PlanningCore(small(), Clock())
-    latched(core)
+    core = driving()
     instant(core, 1.1, cameras=("front",))
     return core.step(ns(1.1)).report
 

@@ -1,6 +1,6 @@
 """Recorded messages through the planner into both of Autoware's wirings: to the processor, and to the selector."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,14 +21,12 @@ from reflectdrive_ros.ros.planning_core import PlanningCore
 AUTOWARE_LAUNCH = {"output__candidates_max": 1, "output__horizon_s": 8.0}  # what autoware.launch.xml sets
 
 
-@dataclass(frozen=True, eq=False)
-class Sent:
+class Sent(NamedTuple):
     """One step: what the node sends, and when."""
 
     now_ns: int
     report: object  # None: nothing is sent
     message: CandidateTrajectories | None
-    signal: Signal | None
 
 
 def recorded_steps(
@@ -46,13 +44,12 @@ def recorded_steps(
             continue
         core.put(key, message, now_ns)
         if core.due(now_ns):
-            report = core.step(now_ns).report
-            content = None
+            report, sent = core.step(now_ns).report, None
             if report is not None:
                 points = plan_messages.plan_points(report.published, settings)
                 content = outputs.candidates(report.published, points, signal, settings, node)
-            sent = None if content is None else deserialize_message(content, CandidateTrajectories)
-            steps.append(Sent(now_ns, report, sent, signal))
+                sent = deserialize_message(content, CandidateTrajectories)
+            steps.append(Sent(now_ns, report, sent))
     return steps
 
 
@@ -176,9 +173,8 @@ def test_the_selector_ranks_names_with_one_of_its_prefixes_only(name, node, plan
 @pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="the installed message has no turn signal")
 @pytest.mark.parametrize("signal", [Signal.OFF, Signal.LEFT, Signal.RIGHT, None])
 def test_the_chosen_candidate_has_the_turn_signal_that_is_sent_beside_it(signal):
-    sent = recorded_steps(signal=signal, seconds=0.4, **AUTOWARE_LAUNCH, output__generator_name="DiffusionPlanner_x")[
-        -1
-    ]
+    name = "DiffusionPlanner_reflectdrive"
+    sent = recorded_steps(signal=signal, seconds=0.4, **AUTOWARE_LAUNCH, output__generator_name=name)[-1]
     _, (chosen,) = Selector().on_anchor(sent.message, sent.now_ns)
     command = outputs.turn_indicators(signal, sent.report.plan.stamp_ns)
     assert chosen.turn_indicators_command == command

@@ -26,18 +26,6 @@ from reflectdrive_ros.ros import definitions, topics
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter, definition
 from reflectdrive_ros.ros.cdr_writer import CdrWriter
 
-TYPES = [
-    "nav_msgs/msg/Odometry",
-    "nav_msgs/msg/Path",
-    "sensor_msgs/msg/CameraInfo",
-    "sensor_msgs/msg/CompressedImage",
-    "geometry_msgs/msg/AccelWithCovarianceStamped",
-    "tf2_msgs/msg/TFMessage",
-    "autoware_perception_msgs/msg/PredictedObjects",
-    "autoware_planning_msgs/msg/Trajectory",
-    "reflectdrive/msg/PlannerDebug",
-]
-
 
 def write(path, storage="mcap", messages=5, image_bytes=0):
     """A bag with a latched text, odometry at 10 Hz and, if asked for, images."""
@@ -119,19 +107,10 @@ def test_what_goes_in_comes_out(tmp_path, storage):
         assert [entry.received_ns for entry in middle] == [10**8, 2 * 10**8]
 
 
-def test_raw_bytes_pass_through_unchanged(tmp_path):
-    write(tmp_path / "one")
-    with BagReader(tmp_path / "one") as source, BagWriter(tmp_path / "two") as copy:
-        for topic in source.topics:
-            copy.add_topic(topic.name, topic.type_name, latched=topic.latched)
-        for entry in source.messages():
-            copy.write(entry.topic, entry.received_ns, entry.data)
-    with BagReader(tmp_path / "one") as one, BagReader(tmp_path / "two") as two:
-        assert list(one.messages()) == list(two.messages())
-        assert one.topics == two.topics
-
-
-@pytest.mark.parametrize("type_name", TYPES)
+@pytest.mark.parametrize(
+    "type_name",
+    ["nav_msgs/msg/Odometry", "autoware_perception_msgs/msg/PredictedObjects", "reflectdrive/msg/PlannerDebug"],
+)
 def test_type_hashes_equal_those_of_the_installed_packages(type_name):
     package, _, name = type_name.partition("/msg/")
     description = Path(get_package_share_directory(package)) / "msg" / f"{name}.json"
@@ -156,31 +135,23 @@ def test_a_recording_that_fails_half_way_is_still_a_whole_bag(tmp_path, storage)
         assert bag.notice == ""
 
 
-def test_a_killed_mcap_recording_gives_back_what_was_flushed(tmp_path):
+@pytest.mark.parametrize("has_metadata", [False, True])
+def test_a_killed_mcap_recording_gives_back_what_was_flushed(tmp_path, has_metadata):
     write(tmp_path / "bag", messages=40, image_bytes=100_000)
     file = storage_file(tmp_path / "bag")
-    (tmp_path / "bag" / "metadata.yaml").unlink()
+    if not has_metadata:
+        (tmp_path / "bag" / "metadata.yaml").unlink()
     file.write_bytes(file.read_bytes()[:2_500_000])  # 40 images would be 4 MB
     with BagReader(tmp_path / "bag") as bag:
         entries = list(bag.messages())
+        assert bag.message_count == len(entries)
         images = [entry for entry in entries if entry.topic == "/image"]
         assert 20 <= len(images) < 40
         assert all(len(entry.message().data) == 100_000 for entry in images)
-        assert (
-            f"is damaged (File end magic is invalid); {len(entries)} messages of bag.mcap were recovered" in bag.notice
-        )
+        assert re.search(rf"is damaged \(.*\); {len(entries)} messages of bag\.mcap were recovered", bag.notice)
         assert [topic.name for topic in bag.topics if topic.type_name == "nav_msgs/msg/Odometry"] == ["/odometry"]
         part = list(bag.messages(["/odometry"], start_ns=10**8, stop_ns=3 * 10**8))
         assert [entry.message().pose.pose.position.x for entry in part] == [1.0, 2.0]
-
-
-def test_a_cut_mcap_beside_its_metadata_is_recovered_too(tmp_path):
-    write(tmp_path / "bag", messages=20, image_bytes=100_000)
-    file = storage_file(tmp_path / "bag")
-    file.write_bytes(file.read_bytes()[:1_500_000])
-    with BagReader(tmp_path / "bag") as bag:
-        assert bag.message_count == len(list(bag.messages())) > 10
-        assert "messages of bag.mcap were recovered" in bag.notice
 
 
 def test_compressed_chunks_are_recovered(tmp_path):
@@ -226,48 +197,60 @@ def test_files_of_a_split_recording_are_read_in_turn(tmp_path):
         assert len(list(bag.messages(["/odometry"]))) == 6
 
 
-def test_bad_bags_are_refused_in_one_sentence(tmp_path):
-    with pytest.raises(BagError, match=r"bag .*nowhere does not exist"):
-        BagReader(tmp_path / "nowhere")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "notes.txt").write_text("no bag")
-    with pytest.raises(BagError, match=r"is not a bag: it has no metadata\.yaml and no \.mcap or \.db3 file"):
-        BagReader(tmp_path / "folder")
-    with pytest.raises(BagError, match="is not a bag"):
-        BagReader(tmp_path / "folder" / "notes.txt")
+def content(change):
+    """Changes the bytes of a bag's file."""
 
-    write(tmp_path / "sqlite", "sqlite3", messages=300)
-    file = storage_file(tmp_path / "sqlite")
-    file.write_bytes(file.read_bytes()[:60_000])
-    with pytest.raises(BagError, match=r"is damaged .*sqlite3 sqlite\.db3 \.recover"):
-        BagReader(tmp_path / "sqlite")
-    file.write_bytes(b"")
-    with pytest.raises(BagError, match="is damaged"):
-        BagReader(tmp_path / "sqlite")
+    def damage(bag):
+        file = storage_file(bag)
+        file.write_bytes(change(file.read_bytes()))
 
-    for name, content in (
-        ("empty", b""),
-        ("noise", b"\x89MCAP0\r\n" + bytes(range(256)) * 4),
-        ("text", b"hello " * 99),
-    ):
-        write(tmp_path / name)
-        storage_file(tmp_path / name).write_bytes(content)
-        with pytest.raises(BagError, match=r"is damaged .* holds no message that can be recovered"):
-            BagReader(tmp_path / name)
+    return damage
 
-    for name, change, sentence in (
+
+def metadata(old, new):
+    """Changes the text of a bag's metadata."""
+
+    def damage(bag):
+        file = bag / "metadata.yaml"
+        file.write_text(file.read_text().replace(old, new))
+
+    return damage
+
+
+NO_MESSAGE = "is damaged .* holds no message that can be recovered"
+
+
+@pytest.mark.parametrize(
+    ("storage", "damage", "sentence"),
+    [
+        ("mcap", lambda bag: shutil.rmtree(bag), "bag .*bag does not exist"),
+        ("mcap", lambda bag: storage_file(bag).unlink(), r"lacks its file bag\.mcap"),
         (
-            "rocks",
-            lambda text: text.replace("storage_identifier: mcap", "storage_identifier: rocks"),
-            "stored as 'rocks'",
+            "mcap",
+            lambda bag: [file.unlink() for file in bag.iterdir()],
+            r"has no metadata\.yaml and no \.mcap or \.db3",
         ),
-        ("lost", lambda text: text.replace("lost.mcap", "other.mcap"), r"lacks its file other\.mcap"),
-    ):
-        write(tmp_path / name)
-        metadata = tmp_path / name / "metadata.yaml"
-        metadata.write_text(change(metadata.read_text()))
-        with pytest.raises(BagError, match=sentence):
-            BagReader(tmp_path / name)
+        ("sqlite3", content(lambda data: data[:60_000]), r"is damaged .*sqlite3 bag\.db3 \.recover"),
+        ("sqlite3", content(lambda data: b""), "is damaged"),
+        ("mcap", content(lambda data: b""), NO_MESSAGE),
+        ("mcap", content(lambda data: b"\x89MCAP0\r\n" + bytes(range(256)) * 4), NO_MESSAGE),
+        ("mcap", content(lambda data: b"hello " * 99), NO_MESSAGE),
+        ("mcap", metadata("storage_identifier: mcap", "storage_identifier: rocks"), "stored as 'rocks'"),
+        ("mcap", metadata("bag.mcap", "other.mcap"), r"lacks its file other\.mcap"),
+    ],
+)
+def test_a_bad_bag_is_refused_in_one_sentence(tmp_path, storage, damage, sentence):
+    write(tmp_path / "bag", storage, messages=300)
+    damage(tmp_path / "bag")
+    with pytest.raises(BagError, match=sentence):
+        BagReader(tmp_path / "bag")
+
+
+def test_a_file_that_is_no_storage_is_no_bag(tmp_path):
+    (tmp_path / "notes.txt").write_text("no bag")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(BagError, match="is not a bag"):
+            BagReader(path)
 
 
 def test_damage_inside_an_sqlite_bag_shows_while_reading(tmp_path):
@@ -405,15 +388,8 @@ def test_a_writer_destroys_nothing(tmp_path):
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 10))
 
 
-def metadata_with(**values):
-    """Metadata with other values."""
-
-    def change(text):
-        content = yaml.safe_load(text)
-        content["rosbag2_bagfile_information"].update(values)
-        return yaml.safe_dump(content)
-
-    return change
+def with_qos(text):
+    return [{"topic_metadata": {"offered_qos_profiles": text}}]
 
 
 @pytest.mark.timeout(20)
@@ -425,27 +401,26 @@ def metadata_with(**values):
         (lambda text: text + "#" * (1 << 20), "it is larger than the limit of 1048576 bytes"),
         (lambda text: "\0", "it is not YAML"),
         (lambda text: "- 1", "it holds [1], expected an object"),
-        (metadata_with(storage_identifier=["mcap"]), "storage_identifier = ['mcap'], expected text"),
-        (metadata_with(relative_file_paths=["../bag.mcap"]), "relative_file_paths[0] = '../bag.mcap', expected"),
-        (metadata_with(relative_file_paths=["/dev/zero"]), "relative_file_paths[0] = '/dev/zero', expected"),
-        (metadata_with(relative_file_paths=["bag\0.mcap"]), "relative_file_paths[0] = 'bag"),
-        (metadata_with(relative_file_paths=[3]), "relative_file_paths[0] = 3, expected"),
-        (metadata_with(relative_file_paths=[]), "has 0 entries in rosbag2_bagfile_information.relative_file_paths"),
-        (
-            metadata_with(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": "[" * 9999}}]),
-            "it nests deeper",
-        ),
-        (
-            metadata_with(topics_with_message_count=[{"topic_metadata": {"offered_qos_profiles": LAUGHS}}]),
-            "an alias is not",
-        ),
+        ({"storage_identifier": ["mcap"]}, "storage_identifier = ['mcap'], expected text"),
+        ({"relative_file_paths": ["../bag.mcap"]}, "relative_file_paths[0] = '../bag.mcap', expected"),
+        ({"relative_file_paths": ["/dev/zero"]}, "relative_file_paths[0] = '/dev/zero', expected"),
+        ({"relative_file_paths": ["bag\0.mcap"]}, "relative_file_paths[0] = 'bag"),
+        ({"relative_file_paths": [3]}, "relative_file_paths[0] = 3, expected"),
+        ({"relative_file_paths": []}, "has 0 entries in rosbag2_bagfile_information.relative_file_paths"),
+        ({"topics_with_message_count": with_qos("[" * 9999)}, "it nests deeper"),
+        ({"topics_with_message_count": with_qos(LAUGHS)}, "an alias is not"),
     ],
 )
 def test_metadata_that_is_a_bomb_or_of_wrong_types_is_left_aside_in_one_sentence(tmp_path, change, why):
     write(tmp_path / "bag", "mcap")
     metadata = tmp_path / "bag" / "metadata.yaml"
     before = metadata.read_text()
-    metadata.write_text(change(before))
+    if isinstance(change, dict):
+        values = yaml.safe_load(before)
+        values["rosbag2_bagfile_information"] |= change
+        metadata.write_text(yaml.safe_dump(values))
+    else:
+        metadata.write_text(change(before))
     assert metadata.read_text() != before
     with BagReader(tmp_path / "bag") as bag:
         assert bag.message_count == 6
@@ -469,13 +444,10 @@ def test_a_bag_of_devices_or_pipes_is_refused(tmp_path):
             BagReader(tmp_path / "bag")
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "x" * 5000])
-def test_a_bag_of_an_impossible_name_does_not_exist(tmp_path, name):
-    with pytest.raises(BagError, match="does not exist"):
-        BagReader(tmp_path / name)
-
-
-def test_a_bag_whose_name_is_no_utf8_is_read(tmp_path):
+def test_a_bag_of_an_impossible_name_does_not_exist_and_one_that_is_no_utf8_is_read(tmp_path):
+    for name in ("a\0b", "a\ud800b", "x" * 5000):
+        with pytest.raises(BagError, match="does not exist"):
+            BagReader(tmp_path / name)
     write(tmp_path / "bag", "mcap")
     os.rename(tmp_path / "bag", os.fsencode(tmp_path) + b"/b\xff\xfe")
     with BagReader(Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff\xfe"))) as bag:

@@ -17,15 +17,15 @@ from reflectdrive_ros.replay.counters import ReplayCounters
 from reflectdrive_ros.ros.bag import BagError, BagReader
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 
-BLIND = override_dotted(Config(), {"planner": "route_follower", "cameras.required": False})
+SEEING = override_dotted(Config(), {"planner": "route_follower"})
+BLIND = override_dotted(SEEING, {"cameras.required": False})
 COMMA = "comma2k19_example"
 
 
-def replayed(bags, out, *words):
+def replayed(bag, out, *words):
     """Exit code and summary of a replay through the engine without cameras."""
-    paths = [str(bag) for bag in bags] if isinstance(bags, list) else [str(bags)]
     words = ["--planner", "route_follower", "--no-report", "--out", str(out), *words]
-    code = main(["replay", *paths, *words])
+    code = main(["replay", str(bag), *words])
     return code, json.loads((out / "summary.json").read_text())
 
 
@@ -52,16 +52,13 @@ def test_without_a_plan_the_exit_code_is_1_and_the_reasons_are_counted(in_odom, 
     assert f"{reason['count']} x odometry: {reason['message']}" in errors
 
 
-def test_stops_alone_are_no_plan(in_odom, tmp_path, capsys):
-    code, numbers = replayed(in_odom, tmp_path, *NO_CAMERAS, "--setting", "output.map_frame=odom")
+def test_stops_alone_are_no_plan_and_the_frame_that_everything_is_in_can_be_named(in_odom, tmp_path, capsys):
+    words = (*NO_CAMERAS, "--setting", "output.map_frame=odom")
+    code, numbers = replayed(in_odom, tmp_path / "stops", *words)
     assert (code, numbers["sources"]["STOP"]) == (1, numbers["plans"])
     assert numbers["plans"] > 25
     assert f"{numbers['plans']} x route: the route is in frame 'map'" in capsys.readouterr().err
-
-
-def test_the_frame_that_everything_is_in_can_be_named(in_odom, tmp_path):
-    words = ["--setting", "output.map_frame=odom", "--route", "driven"]
-    code, numbers = replayed(in_odom, tmp_path, *NO_CAMERAS, *words)
+    code, numbers = replayed(in_odom, tmp_path / "driven", *words, "--route", "driven")
     assert (code, numbers["sources"]["PLANNER"]) == (0, numbers["plans"])
 
 
@@ -159,9 +156,9 @@ def test_a_bag_of_raw_bayer_images_is_planned_from(tmp_path):
 # --- topics ----------------------------------------------------------------------------------------------------------
 
 
-def topics_of(bag, *pairs, config=BLIND, driven_route=False):
+def topics_of(bag, *pairs, config=BLIND):
     with BagReader(bag) as reader:
-        return map_topics(config, reader, pairs, driven_route=driven_route)
+        return map_topics(config, reader, pairs, driven_route=False)
 
 
 def refusal(bag, *pairs, config=BLIND):
@@ -175,8 +172,7 @@ def test_all_that_is_missing_is_named_at_once_with_what_may_be_meant(tmp_path):
         return [(topic.replace("/front/", "/camera0/"), message)] if ODOMETRY not in topic else []
 
     bag = short_bag(tmp_path / "bag", "pandaset_002", renamed, seconds=0.3)
-    config = override_dotted(Config(), {"planner": "route_follower", "inputs.route_type": "lanelet"})
-    lines = refusal(bag, config=config)
+    lines = refusal(bag, config=override_dotted(SEEING, {"inputs.route_type": "lanelet"}))
     assert "odometry: the bag has no topic of type nav_msgs/msg/Odometry" in lines
     assert "map: the bag has no topic of type autoware_map_msgs/msg/LaneletMapBin" in lines
     at = next(k for k, line in enumerate(lines) if line.startswith("image:front:"))
@@ -229,7 +225,7 @@ def test_moving_transforms_and_any_text_are_not_taken_for_camera_poses_and_instr
         return [(topic, message), *more] if topic == ODOMETRY else [(topic, message)]
 
     bag = short_bag(tmp_path / "bag", "pandaset_002", with_more, seconds=0.3)
-    mapping = topics_of(bag, config=override_dotted(Config(), {"planner": "route_follower"}))
+    mapping = topics_of(bag, config=SEEING)
     assert mapping.sources["tf_static"] == "/tf_static"
     assert "instruction" not in mapping.sources
 
@@ -257,7 +253,6 @@ def test_a_named_topic_says_of_which_kind_it_is(tmp_path):
         return [(topic, message), (topic.replace("image/compressed", "image_raw"), image)]
 
     bag = short_bag(tmp_path / "bag", "pandaset_002", both, seconds=0.3)
-    config = override_dotted(Config(), {"planner": "route_follower"})
-    assert topics_of(bag, config=config).types["image:front"] == "sensor_msgs/msg/CompressedImage"
-    pairs = [f"image:{name}=/sensing/camera/{name}/image_raw" for name in config.cameras.names]
-    assert topics_of(bag, *pairs, config=config).types["image:front"] == "sensor_msgs/msg/Image"
+    assert topics_of(bag, config=SEEING).types["image:front"] == "sensor_msgs/msg/CompressedImage"
+    pairs = [f"image:{name}=/sensing/camera/{name}/image_raw" for name in SEEING.cameras.names]
+    assert topics_of(bag, *pairs, config=SEEING).types["image:front"] == "sensor_msgs/msg/Image"

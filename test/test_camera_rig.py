@@ -9,18 +9,19 @@ import pytest
 from camera_rigs import (  # noqa: F401 (fixtures)
     RATIONAL,
     SIZE,
+    info_of,
     inputs_of,
     looking,
     own,
-    raw_settings,
     render_cameras,
+    rendered,
     send,
     small,
     status,
     turned,
     turned_rig,
 )
-from messages import camera_info, ns, route
+from messages import ns, route
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config
@@ -151,28 +152,27 @@ def test_the_mirrored_rig_gives_the_mirrored_image():
 
 @pytest.mark.parametrize(
     ("model", "terms"),
-    [("plumb_bob", PLUMB_BOB), ("plumb_bob", PLUMB_BOB[:4]), ("rational_polynomial", RATIONAL), ("", ())],
+    [
+        ("plumb_bob", PLUMB_BOB),
+        ("plumb_bob", PLUMB_BOB[:4]),
+        ("rational_polynomial", RATIONAL),
+        ("", ()),
+        ("equidistant", EQUIDISTANT),
+    ],
 )
-def test_lenses_project_as_opencv_does(model, terms):
-    rays = np.random.default_rng(1).uniform((-0.6, -0.6, 0.9), (0.6, 0.6, 2.1), (200, 3))
+def test_lenses_project_as_opencv_does_and_a_fisheye_ends_at_90_degrees(model, terms):
     source = ideal(rig(640, 360)[0], model=model, coefficients=terms)
+    pose = np.zeros(3), np.zeros(3), source.pixels_from_camera, np.array(terms or [0.0] * 4)
+    if model == "equidistant":
+        rays = np.random.default_rng(1).uniform((-3.0, -3.0, 0.5), (3.0, 3.0, 6.5), (200, 3))
+        expected, _ = cv2.fisheye.projectPoints(rays[:, None], *pose)
+        assert not project(source, np.array([[1.0, 0.0, -0.01], [0.0, 0.0, -1.0]]))[1].any()
+    else:
+        rays = np.random.default_rng(1).uniform((-0.6, -0.6, 0.9), (0.6, 0.6, 2.1), (200, 3))
+        expected, _ = cv2.projectPoints(rays, *pose)
     projected, valid = project(source, rays)
-    coefficients = np.array(terms) if terms else np.zeros(4)
-    expected, _ = cv2.projectPoints(rays, np.zeros(3), np.zeros(3), source.pixels_from_camera, coefficients)
     assert valid.all()
     np.testing.assert_allclose(projected, expected[:, 0], atol=1e-6)
-
-
-def test_a_fisheye_projects_as_opencv_does_and_ends_at_90_degrees():
-    rays = np.random.default_rng(1).uniform((-3.0, -3.0, 0.5), (3.0, 3.0, 6.5), (200, 3))
-    source = ideal(rig(640, 360)[0], model="equidistant", coefficients=EQUIDISTANT)
-    projected, valid = project(source, rays)
-    expected, _ = cv2.fisheye.projectPoints(
-        rays[:, None], np.zeros(3), np.zeros(3), source.pixels_from_camera, np.array(EQUIDISTANT)
-    )
-    assert valid.all()
-    np.testing.assert_allclose(projected, expected[:, 0], atol=1e-6)
-    assert not project(source, np.array([[1.0, 0.0, -0.01], [0.0, 0.0, -1.0]]))[1].any()
 
 
 def test_a_direction_beyond_the_turning_point_of_a_lens_is_not_covered():
@@ -214,8 +214,8 @@ def test_one_fisheye_can_be_all_three_cameras():
 
 def test_messages_of_another_rig_become_the_networks_images(render):
     cameras = turned_rig()
-    images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    inputs = inputs_of(cameras, settings=raw_settings())
+    images = rendered(render, cameras)
+    inputs = inputs_of(cameras)
     for seconds in (1.0, 1.1):  # the first is decoded before the calibration arrives
         frames = send(inputs, images, seconds).observation.cameras[-3:]
         views = plan_views(rig(*SIZE), [ideal(each) for each in cameras.values()])
@@ -235,17 +235,15 @@ def test_messages_of_another_rig_become_the_networks_images(render):
 
 def test_messages_of_the_networks_own_rig_give_the_same_bytes_as_without_re_projection(render):
     cameras = own()
-    images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    inputs = inputs_of(cameras, settings=raw_settings())
+    images = rendered(render, cameras)
+    inputs = inputs_of(cameras)
     frames = send(inputs, images).observation.cameras
-    plain = Inputs(small(**raw_settings()), SIZE)
+    plain = Inputs(small(), SIZE)
     plain.store.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
     plain.store.put("tf_static", camera_mounts(0, poses), 0)
     for name, each in cameras.items():
-        message = camera_info(name, each.width, each.height)
-        message.k = each.pixels_from_camera.ravel()
-        plain.store.put(f"info:{name}", message, 0)
+        plain.store.put(f"info:{name}", info_of(name, each), 0)
     for frame, expected in zip(frames, send(plain, images).observation.cameras, strict=True):
         np.testing.assert_array_equal(frame.pixels, expected.pixels)
         np.testing.assert_array_equal(frame.pixels_from_camera, expected.pixels_from_camera)
@@ -260,13 +258,11 @@ def test_tables_are_made_once_per_calibration(render, monkeypatch):
         "reflectdrive_ros.ros.inputs.camera_rig.plan_views", lambda *arguments: calls.append(1) or plan(*arguments)
     )
     cameras = turned_rig()
-    images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    inputs = inputs_of(cameras, settings=raw_settings())
+    images = rendered(render, cameras)
+    inputs = inputs_of(cameras)
     for k in range(4):
         for name, each in cameras.items():  # drivers repeat camera_info with every image
-            message = camera_info(name, each.width, each.height)
-            message.k = each.pixels_from_camera.ravel()
-            inputs.store.put(f"info:{name}", message, ns(1.0 + 0.1 * k))
+            inputs.store.put(f"info:{name}", info_of(name, each), ns(1.0 + 0.1 * k))
         assert send(inputs, images, 1.0 + 0.1 * k).observation is not None
     assert len(calls) == 1
 
@@ -274,8 +270,8 @@ def test_tables_are_made_once_per_calibration(render, monkeypatch):
 def test_a_camera_of_which_too_little_is_covered_is_a_warning_with_the_numbers(render):
     cameras = own()
     cameras["front"] = looking("front", 25.0, focal_px=650.0)
-    images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    inputs = inputs_of(cameras, settings=raw_settings())
+    images = rendered(render, cameras)
+    inputs = inputs_of(cameras)
     assert send(inputs, images).observation is not None
     line = status(inputs)
     assert line.level is Level.WARN

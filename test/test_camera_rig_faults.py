@@ -8,11 +8,13 @@ import pytest
 from camera_rigs import (  # noqa: F401 (render is a fixture)
     NAMES,
     RATIONAL,
+    grey,
+    info_of,
     inputs_of,
     looking,
     own,
-    raw_settings,
     render_cameras,
+    rendered,
     send,
     small,
     status,
@@ -30,52 +32,42 @@ from reflectdrive_ros.ros.inputs.channel import Level
 
 
 def changed_info(**fields):
-    message = camera_info("front", 640, 360)
-    message.k = rig(640, 360)[1].pixels_from_camera.ravel()
+    message = info_of("front", own()["front"])
     for name, value in fields.items():
         setattr(message, name, value)
     return message
 
 
+LENSES = "plumb_bob, rational_polynomial, equidistant"
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        (
-            {"distortion_model": "division", "d": [0.1]},
-            "camera front: camera_info has distortion model 'division', expected one of plumb_bob, "
-            "rational_polynomial, equidistant",
-        ),
-        (
-            {"distortion_model": "", "d": [0.1]},
-            "camera front: camera_info has distortion model '', expected one of plumb_bob, rational_polynomial, "
-            "equidistant",
-        ),
-        (
-            {"distortion_model": "equidistant", "d": [0.1]},
-            "camera front: camera_info has 1 coefficients of equidistant, expected 4",
-        ),
+        ({"distortion_model": "division", "d": [0.1]}, f"distortion model 'division', expected one of {LENSES}"),
+        ({"distortion_model": "", "d": [0.1]}, f"distortion model '', expected one of {LENSES}"),
+        ({"distortion_model": "equidistant", "d": [0.1]}, "1 coefficients of equidistant, expected 4"),
         (
             {"distortion_model": "plumb_bob", "d": [float("nan")] * 5},
-            "camera front: camera_info has a distortion coefficient that is no number within 10000 of 0",
+            "a distortion coefficient that is no number within 10000 of 0",
         ),
-        ({"width": 0}, "camera front: camera_info has no width and height: publish the size of the images"),
-        (
-            {"height": 480},
-            "camera front: camera_info is for 640 x 480 px, its images have 640 x 360 px: publish the camera_info of "
-            "these images",
-        ),
+        ({"width": 0}, "no width and height: publish the size of the images"),
     ],
 )
 def test_a_calibration_that_cannot_be_used_is_one_sentence(fields, sentence):
-    inputs = inputs_of(own(), infos={"front": changed_info(**fields)}.items(), settings=raw_settings())
-    snapshot = send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
-    assert snapshot.observation is None
-    assert snapshot.problems == (sentence,)
+    inputs = inputs_of(own(), infos={"front": changed_info(**fields)}.items())
+    snapshot = send(inputs, grey())
+    assert (snapshot.observation, snapshot.problems) == (None, (f"camera front: camera_info has {sentence}",))
 
 
-def test_a_camera_info_for_another_size_of_the_same_shape_is_scaled_with_a_warning():
-    inputs = inputs_of(own(), settings=raw_settings())
-    snapshot = send(inputs, {name: np.full((720, 1280, 3), 90, np.uint8) for name in NAMES})
+def test_a_camera_info_for_another_size_is_scaled_with_a_warning_and_for_another_shape_refused():
+    snapshot = send(inputs_of(own(), infos={"front": changed_info(height=480)}.items()), grey())
+    assert snapshot.problems == (
+        "camera front: camera_info is for 640 x 480 px, its images have 640 x 360 px: publish the camera_info of these "
+        "images",
+    )
+    inputs = inputs_of(own())
+    snapshot = send(inputs, grey(1280, 720))
     assert snapshot.observation is not None
     assert status(inputs).level is Level.WARN
     assert "camera front: camera_info is for 640 x 360 px, its images have 1280 x 720 px" in status(inputs).message
@@ -83,19 +75,17 @@ def test_a_camera_info_for_another_size_of_the_same_shape_is_scaled_with_a_warni
 
 def test_a_camera_without_a_pose_is_one_sentence():
     mounts = {name: geometry.invert_matrix(own()[name].camera_from_ego) for name in NAMES[:2]}
-    inputs = inputs_of(own(), settings=raw_settings(), mounts=mounts)
-    snapshot = send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
-    assert snapshot.observation is None
-    assert snapshot.problems == (
-        "camera front_right: /tf_static has no transform from base_link to 'front_right_optical'",
-    )
+    inputs = inputs_of(own(), mounts=mounts)
+    snapshot = send(inputs, grey())
+    sentence = "camera front_right: /tf_static has no transform from base_link to 'front_right_optical'"
+    assert (snapshot.observation, snapshot.problems) == (None, (sentence,))
 
 
 @pytest.mark.parametrize("optional", [False, True])
 def test_a_rig_that_covers_nothing_is_one_sentence(optional):
     cameras = {name: looking(name, 180.0) for name in NAMES}
-    inputs = inputs_of(cameras, optional=optional, settings=raw_settings())
-    snapshot = send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES})
+    inputs = inputs_of(cameras, optional=optional)
+    snapshot = send(inputs, grey())
     assert snapshot.observation is None
     (sentence,) = snapshot.problems
     assert sentence.startswith("camera rig: no image for any of the network's cameras front_left, front, front_right")
@@ -105,8 +95,8 @@ def test_a_fisheye_beyond_180_degrees_is_used_up_to_there_with_a_warning():
     cameras = own()
     info = changed_info(distortion_model="equidistant", d=[0.0] * 4)
     info.k = np.array([150.0, 0.0, 320.0, 0.0, 150.0, 180.0, 0.0, 0.0, 1.0])  # 320 px are 122 degrees
-    inputs = inputs_of(cameras, infos={"front": info}.items(), settings=raw_settings())
-    assert send(inputs, {name: np.full((360, 640, 3), 90, np.uint8) for name in NAMES}).observation is not None
+    inputs = inputs_of(cameras, infos={"front": info}.items())
+    assert send(inputs, grey()).observation is not None
     assert "camera front: what its fisheye sees beyond 90 degrees from its axis is not used" in status(inputs).message
 
 
@@ -152,11 +142,11 @@ def test_rectified_images_follow_p_and_have_no_distortion():
 
 def test_without_one_camera_there_is_no_observation_unless_the_network_was_trained_for_it(render):
     cameras = own()
-    images = dict(zip(cameras, render(list(cameras.values())), strict=True))
+    images = rendered(render, cameras)
     del images["front_left"]
-    assert send(inputs_of(cameras, settings=raw_settings()), images).observation is None
-    inputs = inputs_of(cameras, optional=True, settings=raw_settings())
-    snapshot = send(inputs, dict(zip(cameras, render(list(cameras.values())), strict=True)), 1.0)
+    assert send(inputs_of(cameras), images).observation is None
+    inputs = inputs_of(cameras, optional=True)
+    snapshot = send(inputs, rendered(render, cameras), 1.0)
     assert len(snapshot.observation.cameras) == 3
     snapshot = send(inputs, images, 1.5)
     left, front, right = snapshot.observation.cameras[-3:]
@@ -168,12 +158,9 @@ def test_without_one_camera_there_is_no_observation_unless_the_network_was_train
 
 def test_a_car_with_two_cameras_drives_a_network_trained_for_it(render):
     names = ("left", "ahead")
-    cameras = dict(
-        zip(names, (replace(each, name=n) for n, each in zip(names, rig(640, 360)[:2], strict=True)), strict=True)
-    )
-    images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    settings = raw_settings(cameras__names=names, cameras__anchor="ahead")
-    inputs = inputs_of(cameras, optional=True, settings=settings)
+    cameras = {name: replace(each, name=name) for name, each in zip(names, rig(640, 360)[:2], strict=True)}
+    images = rendered(render, cameras)
+    inputs = inputs_of(cameras, optional=True, cameras__names=names, cameras__anchor="ahead")
     frames = send(inputs, images).observation.cameras
     assert [np.mean(frame.pixels.max(axis=2) > 0).round(1) for frame in frames] == [1.0, 1.0, 0.1]  # its left edge
     assert "front_right: ahead covers 1" in status(inputs).message
@@ -182,8 +169,8 @@ def test_a_car_with_two_cameras_drives_a_network_trained_for_it(render):
 def test_a_fourth_camera_that_fills_no_view_may_fail(render):
     names = (*NAMES, "rear")
     cameras = {**own(), "rear": looking("rear", 180.0)}
-    images = dict(zip(cameras, render(list(cameras.values())), strict=True))
-    inputs = inputs_of(cameras, settings=raw_settings(cameras__names=names))
+    images = rendered(render, cameras)
+    inputs = inputs_of(cameras, cameras__names=names)
     assert len(send(inputs, images, 1.0).observation.cameras) == 3
     del images["rear"]
     for name, pixels in images.items():
@@ -195,7 +182,7 @@ def test_a_fourth_camera_that_fills_no_view_may_fail(render):
 
 def test_compressed_images_are_re_projected_too():
     cameras = turned_rig()
-    inputs = inputs_of(cameras)
+    inputs = inputs_of(cameras, cameras__compressed=True)
     now = ns(1.0)
     inputs.store.put("odometry", odometry(1.0, x=5.0), now)
     for name in NAMES:

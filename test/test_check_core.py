@@ -10,6 +10,7 @@ from autoware_internal_planning_msgs.msg import (
 )
 from autoware_planning_msgs.msg import Trajectory, TrajectoryPoint
 from builtin_interfaces.msg import Duration
+from geometry_msgs.msg import Pose, Quaternion
 from messages import acceleration, at, ns, odometry, predicted_objects, route
 from rclpy.serialization import deserialize_message, serialize_message
 from scenes import config
@@ -21,16 +22,16 @@ from reflectdrive_ros.ros.inputs.channel import Level
 NOW_S = 100.0
 
 
-def foreign(seconds, decelerations=(0.0,), x=0.0, speed=8.0, frame="map", first=0, timed=True, ids=None):
+def foreign(seconds, decelerations=(0.0,), x=0.0, speed=8.0, timed=True, ids=None):
     """What another planner sends: one candidate for each deceleration, 80 points of 0.1 s along the map's x axis."""
     message = CandidateTrajectories()
     for index, deceleration in enumerate(decelerations):
-        one = CandidateTrajectory(header=outputs.header(ns(seconds), frame))
+        one = CandidateTrajectory(header=outputs.header(ns(seconds), "map"))
         one.generator_id.uuid = np.full(16, (ids or range(1, 99))[index], np.uint8)
         if outputs.HAS_TURN_INDICATOR:
             one.turn_indicators_command.stamp = one.header.stamp
             one.turn_indicators_command.command = 2
-        for step in range(first, first + 80):
+        for step in range(80):
             t = 0.1 * step
             until = t if not deceleration else min(t, speed / deceleration)
             point = TrajectoryPoint(pose=at(x + speed * until - 0.5 * deceleration * until**2, 0.0, 0.0))
@@ -86,6 +87,8 @@ def test_safe_candidates_leave_as_the_bytes_that_came():
     assert best.points == sent.candidate_trajectories[0].points
     assert best.header == sent.candidate_trajectories[0].header
     assert stack.statuses()["candidate Foreign_0"].message.startswith("safe for 4.0 s")
+    _, step = Stack().check(foreign(NOW_S, (1.6,)))
+    assert [factor.kind.value for factor in step.report.factors] == ["object"]  # of the best
 
 
 def test_an_unsafe_candidate_is_repaired_between_safe_ones_that_stay():
@@ -109,48 +112,25 @@ def test_an_unsafe_candidate_is_repaired_between_safe_ones_that_stay():
     assert status.level is Level.WARN
     assert status.message.startswith("UNSAFE: the plan hits the object now at x 28.0 m")
     assert status.values["change"] == "repaired"
-    (again,) = deserialize_message(
-        stack.check(foreign_of(repaired))[1].trajectories, CandidateTrajectories
-    ).candidate_trajectories
-    assert again == repaired  # what was repaired is safe
+    _, step = stack.check(CandidateTrajectories(candidate_trajectories=[repaired]))
+    again = deserialize_message(step.trajectories, CandidateTrajectories)
+    assert again.candidate_trajectories == [repaired]  # what was repaired is safe
 
 
-def foreign_of(candidate):
-    return CandidateTrajectories(candidate_trajectories=[candidate])
+def stamp(seconds):
+    return outputs.time_message(ns(seconds))
 
 
-def spoiled(case):
-    """A message of a good candidate and one that cannot be checked, and the reason for the latter."""
-    message = foreign(NOW_S, (1.0, 1.0))
-    bad = message.candidate_trajectories[1]
-    if case == "frame":
-        bad.header.frame_id = "odom"
-    elif case == "empty":
-        bad.points = []
-    elif case == "nan":
-        bad.points[40].pose.position.y = float("nan")
-    elif case == "infinite":
-        bad.points[7].longitudinal_velocity_mps = float("inf")
-    elif case == "stale":
-        bad.header.stamp = outputs.time_message(ns(NOW_S - 0.5))
-    elif case == "future":
-        bad.header.stamp = outputs.time_message(ns(NOW_S + 5.0))
-    elif case == "times":
-        bad.points[9].time_from_start = bad.points[8].time_from_start
-    elif case == "orientation":
-        bad.points[3].pose.orientation.z = bad.points[3].pose.orientation.w = 0.0
-    return message
-
-
-SPOILED = {
-    "frame": "its frame is 'odom', expected 'map'",
-    "empty": "it has no points",
-    "nan": "not finite",
-    "infinite": "not finite",
-    "stale": "it is 0.52 s old, allowed 0.20 s",
-    "future": "in the future",
-    "times": "do not increase",
-    "orientation": "without orientation",
+NO_TURN = Quaternion(w=0.0)
+SPOILED = {  # a change of a candidate that cannot be checked then -> the reason
+    "frame": (lambda bad: setattr(bad.header, "frame_id", "odom"), "its frame is 'odom', expected 'map'"),
+    "empty": (lambda bad: setattr(bad, "points", []), "it has no points"),
+    "nan": (lambda bad: setattr(bad.points[40].pose.position, "y", float("nan")), "not finite"),
+    "infinite": (lambda bad: setattr(bad.points[7], "longitudinal_velocity_mps", float("inf")), "not finite"),
+    "stale": (lambda bad: setattr(bad.header, "stamp", stamp(NOW_S - 0.5)), "it is 0.52 s old, allowed 0.20 s"),
+    "future": (lambda bad: setattr(bad.header, "stamp", stamp(NOW_S + 5.0)), "in the future"),
+    "times": (lambda bad: setattr(bad.points[9], "time_from_start", Duration()), "do not increase"),
+    "orientation": (lambda bad: setattr(bad.points[3], "pose", Pose(orientation=NO_TURN)), "without orientation"),
 }
 
 
@@ -158,7 +138,10 @@ SPOILED = {
 @pytest.mark.parametrize("rule", ["pass", "drop"])
 def test_what_cannot_be_checked_is_passed_on_or_left_out_with_a_sentence(case, rule):
     stack = Stack(objects=(), check__unchecked=rule)
-    content, step = stack.check(spoiled(case))
+    spoil, reason = SPOILED[case]
+    message = foreign(NOW_S, (1.0, 1.0))
+    spoil(message.candidate_trajectories[1])
+    content, step = stack.check(message)
     result = deserialize_message(step.trajectories, CandidateTrajectories)
     if rule == "pass":
         assert step.trajectories == content
@@ -171,26 +154,22 @@ def test_what_cannot_be_checked_is_passed_on_or_left_out_with_a_sentence(case, r
     status = stack.statuses()["candidate Foreign_1"]
     assert status.level is Level.WARN
     assert status.message.startswith("unchecked and " + ("passed on: " if rule == "pass" else "left out: "))
-    assert SPOILED[case] in status.message
+    assert reason in status.message
 
 
-@pytest.mark.parametrize("cut", [1, 5, 30, -1, -40])
-def test_bytes_that_are_no_message_are_counted_and_nothing_is_sent(cut):
+def forged_count(content):
+    return content[:4] + b"\xff\xff\xff\x7f" + content[8:]
+
+
+@pytest.mark.parametrize("harm", [*(slice(cut) for cut in (1, 5, 30, -1, -40)), forged_count])
+def test_bytes_that_are_no_message_are_counted_and_nothing_is_sent(harm):
     stack = Stack()
     content = serialize_message(foreign(NOW_S, (0.0, 1.0)))
-    _, step = stack.check(content[:cut])
-    assert step is None
+    assert stack.check(content[harm] if isinstance(harm, slice) else harm(content))[1] is None
     status = stack.statuses()["candidates"]
     assert "1 messages refused" in status.message
     assert status.values["refused"] == "1"
     assert stack.check(content)[1] is not None
-
-
-def test_a_forged_count_is_refused_at_once():
-    stack = Stack()
-    content = bytearray(serialize_message(foreign(NOW_S, (0.0,))))
-    content[4:8] = b"\xff\xff\xff\x7f"
-    assert stack.check(bytes(content))[1] is None
 
 
 def test_without_objects_the_sentence_tells_and_nothing_is_changed():
@@ -218,17 +197,14 @@ def test_a_candidate_with_speeds_and_no_times_is_checked_by_its_speeds():
     assert step.trajectories == content
 
 
-def test_an_older_candidate_is_checked_from_where_it_is_now():
+def test_an_older_candidate_is_checked_from_where_it_is_now_and_its_repair_keeps_its_stamp():
     """Stamped 0.1 s before the odometry: its first point is where the car was."""
+    older = foreign(NOW_S - 0.1, (0.0,), x=-0.8)
     stack = Stack(objects=())
-    content, step = stack.check(foreign(NOW_S - 0.1, (0.0,), x=-0.8))
+    content, step = stack.check(older)
     assert step.trajectories == content
     assert stack.statuses()["candidate Foreign_0"].values["verdict"] == "OK"
-
-
-def test_a_repair_keeps_the_time_of_the_candidates_own_stamp():
-    stack = Stack()
-    _, step = stack.check(foreign(NOW_S - 0.1, (0.0,), x=-0.8))
+    _, step = Stack().check(older)
     (repaired,) = deserialize_message(step.trajectories, CandidateTrajectories).candidate_trajectories
     assert repaired.header == outputs.header(ns(NOW_S - 0.1), "map")
     first = repaired.points[0]
@@ -258,9 +234,3 @@ def test_both_layouts_are_read_and_written(has_signal):
     assert again.generators == message.generators
     with pytest.raises(candidates.BadMessage):
         candidates.read(content, not has_signal)
-
-
-def test_the_best_has_planning_factors():
-    stack = Stack()
-    _, step = stack.check(foreign(NOW_S, (1.6,)))
-    assert [factor.kind.value for factor in step.report.factors] == ["object"]

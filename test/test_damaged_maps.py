@@ -9,9 +9,9 @@ from light_inputs import RED, groups, lamp
 from light_maps import STOP_X_M, crossing
 from map_archives import archive, map_message
 from messages import acceleration, ns, odometry, route
-from scenes import Clock
+from scenes import Clock, config
 
-from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import PlanSource, Verdict
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -32,13 +32,8 @@ def maps(tmp_path_factory):
 
 def core_on(data=None):
     """A car without cameras that drives along a Path through the crossing, by the map of these bytes."""
-    core = PlanningCore(
-        override_dotted(
-            Config(planner="route_follower"),
-            {"cameras.required": False, "inputs.objects_type": "none", "inputs.drivable_type": "map"},
-        ),
-        Clock(),
-    )
+    settings = {"cameras__required": False, "inputs__objects_type": "none", "inputs__drivable_type": "map"}
+    core = PlanningCore(config(planner="route_follower", **settings), Clock())
     core.put("route", route([(float(x), Y_M) for x in range(5, 281)]), 0)
     if data is not None:
         send_map(core, data)

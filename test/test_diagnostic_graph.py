@@ -6,12 +6,10 @@ status that was never received counts as an error, and a diagnostic may be named
 
 import pytest
 from diagnostic_tree import BY_PATH, TOP, UNITS, level, levels_of
-from input_stream import instant, latched
+from input_stream import driving, instant
 from messages import ns
-from scenes import Clock, config
 
 from reflectdrive_ros.ros.inputs.channel import Level
-from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
 def diagnostics(unit):
@@ -22,15 +20,9 @@ def diagnostics(unit):
     return [name for child in inside for name in diagnostics(child)]
 
 
-def driving(**settings):
-    core = PlanningCore(config(cameras__width=64, cameras__height=36, **settings), Clock())
-    latched(core)
-    return core
-
-
 @pytest.mark.parametrize("settings", [{}, {"inputs__objects_type": "none"}, {"cameras__required": False}])
 def test_each_diagnostic_is_one_of_the_node_whatever_it_reads(settings):
-    core = driving(planner="constant_velocity", **settings)
+    core = driving(**settings)
     named = [name for unit in UNITS for name in diagnostics(unit)]
     assert set(named) <= set(levels_of(core, 1.0))
     assert len(named) == len(set(named))
@@ -38,7 +30,7 @@ def test_each_diagnostic_is_one_of_the_node_whatever_it_reads(settings):
 
 
 def test_the_graph_is_ok_while_the_car_drives_also_with_warnings():
-    core = driving(planner="constant_velocity")
+    core = driving()
     instant(core, 1.0, objects=False)
     core.step(ns(1.0))
     levels = levels_of(core, 1.0)
@@ -48,7 +40,7 @@ def test_the_graph_is_ok_while_the_car_drives_also_with_warnings():
 
 @pytest.mark.parametrize("missing", ["before the first step", "an image", "odometry", "the node"])
 def test_the_graph_is_an_error_when_the_car_has_to_stop(missing):
-    core = driving(planner="constant_velocity")
+    core = driving()
     if missing == "an image":
         instant(core, 1.0, cameras=("front", "front_left"))
         core.step(ns(1.0))

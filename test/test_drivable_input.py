@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from input_stream import instant, ready, small
-from messages import ns, odometry
+from input_stream import instant, ready, small, status_of
+from messages import ns, odometry, route
 from nav_msgs.msg import OccupancyGrid
 from replay_records import frame
 from scenes import Clock, ego
@@ -20,7 +20,7 @@ from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.maps.drivable_area import MapDrivableArea, build_grid
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.replay import recorded_world
-from reflectdrive_ros.ros import convert, outputs, topics
+from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -42,9 +42,21 @@ def grid(seconds=0.0, half_width=3.0, resolution=0.2, size=(120.0, 40.0), origin
     return message
 
 
-def converted(message, at=(0.0, 0.0, 0.0), now_s=0.0, speed=5.0, free_below=50, coarsest_m=0.5):
+def converted(message, at=(0.0, 0.0, 0.0), now_s=0.0, speed=5.0):
     state = ego(speed, ns(now_s), at)
-    return convert.grid_to_ego_frame(convert.map_grid(message, "map", state, free_below, coarsest_m), state)
+    return convert.grid_to_ego_frame(convert.map_grid(message, "map", state), state)
+
+
+def short_grid():
+    message = grid()
+    message.data = message.data[:-1]
+    return message
+
+
+def grid_without_orientation():
+    message = grid()
+    message.info.origin.orientation.w = 0.0
+    return message
 
 
 # --- a grid -----------------------------------------------------------------------------------------------------------
@@ -87,13 +99,6 @@ def test_unknown_cells_and_what_lies_beyond_are_no_road():
     assert drivable.clearances(build_grid, np.array([-25.0, 0.0])) < 0.0
 
 
-def test_what_counts_as_free_is_a_setting():
-    message = grid()
-    message.data = array("b", np.full(600 * 200, 40, np.int8).tobytes())
-    assert drivable.clearances(converted(message), np.zeros(2)) > 2.0
-    assert drivable.clearances(converted(message, free_below=40), np.zeros(2)) < 0.0
-
-
 @pytest.mark.parametrize(
     ("message", "words"),
     [
@@ -102,27 +107,14 @@ def test_what_counts_as_free_is_a_setting():
         (grid(frame="odom"), "is in frame 'odom', expected 'map' or 'base_link'"),
         (grid(origin=(100.0, -20.0, 0.0)), "the car is 100 m outside of the drivable grid"),
         (OccupancyGrid(header=outputs.header(0, "map")), "has a resolution of 0 m"),
+        (short_grid(), "holds 119999 cells, its width and height are 600 and 200"),
+        (grid_without_orientation(), "has no usable origin"),
+        (grid(resolution=0.05, size=(120.0, 120.0), origin=(-60.0, -60.0, 0.0)), "has 5760000 cells around the car"),
     ],
 )
 def test_a_grid_that_would_mislead_is_refused_with_a_sentence(message, words):
-    with pytest.raises(BadMessage, match=words.replace("(", r"\(")):
+    with pytest.raises(BadMessage, match=words):
         converted(message)
-
-
-def test_a_grid_of_more_cells_than_can_be_used_in_time_is_refused():
-    message = grid(resolution=0.05, size=(120.0, 120.0), origin=(-60.0, -60.0, 0.0))
-    with pytest.raises(BadMessage, match="has 5760000 cells around the car, at most 4000000 are used"):
-        convert.map_grid(message, "map", ego(), 50, 0.5)
-
-
-def test_a_grid_with_cells_missing_or_no_orientation_is_refused():
-    short, flat = grid(), grid()
-    short.data = short.data[:-1]
-    flat.info.origin.orientation.w = 0.0
-    with pytest.raises(BadMessage, match="holds 119999 cells, its width and height are 600 and 200"):
-        converted(short)
-    with pytest.raises(BadMessage, match="has no usable origin"):
-        converted(flat)
 
 
 def at(seconds, message, **settings):
@@ -153,7 +145,7 @@ def test_a_grid_becomes_part_of_the_observation_with_its_age():
 def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, words):
     inputs, scene = at(1.0, message)
     assert scene.drivable is None
-    (status,) = [status for status in inputs.statuses(ns(1.0)) if status.name == "drivable"]
+    status = status_of(inputs, "drivable", 1.0)
     assert status.level is Level.WARN
     assert words in status.message
     core = PlanningCore(small(inputs__drivable_type="grid"), Clock())
@@ -163,12 +155,6 @@ def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, 
     assert report.verdict is Verdict.OK
     assert not report.plan.check.drivable
     assert str(report.plan.check).endswith("unchecked: no drivable space")
-
-
-def test_the_topic_is_subscribed_when_the_settings_require_it():
-    assert "drivable" not in [topic.key for topic in topics.inputs(small())]
-    (topic,) = [t for t in topics.inputs(small(inputs__drivable_type="grid")) if t.key == "drivable"]
-    assert (topic.type, topic.required) == ("nav_msgs/msg/OccupancyGrid", False)
 
 
 # --- a map ------------------------------------------------------------------------------------------------------------
@@ -236,16 +222,10 @@ def test_a_reused_grid_equals_a_new_one(lanelets, driven):
 
 def test_a_car_off_the_map_is_refused_with_the_reason(lanelets, driven):
     poses, _ = driven
-    for shift, words in ((np.array([5e4, 0, 0]), "has no road near the car"), (np.array([0, 0, 0]), None)):
-        space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
-        for _ in range(2):
-            try:
-                space.around(ego(5.0, at=poses[0] + shift))
-                message = None
-            except BadMessage as fault:
-                message = str(fault)
-        assert (message is None) == (words is None)
-        assert words is None or words in message
+    space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
+    for words in ("is being computed", "has no road near the car"):
+        with pytest.raises(BadMessage, match=words):
+            space.around(ego(5.0, at=poses[0] + np.array([5e4, 0, 0])))
 
 
 def test_with_a_map_there_is_a_drivable_grid_near_it_and_none_off_it(driven):
@@ -255,8 +235,6 @@ def test_with_a_map_there_is_a_drivable_grid_near_it_and_none_off_it(driven):
     settings = {"inputs__drivable_type": "map", "inputs__lanelet_map": str(MAP), "cameras__required": False}
     inputs = Inputs(small(**settings))
     x, y, yaw = poses[0]
-    from messages import route
-
     has_drivable = []
     for k, shift in ((1, 0.0), (2, 0.0), (3, 9e4), (4, 9e4)):
         begin = x + shift
@@ -265,6 +243,6 @@ def test_with_a_map_there_is_a_drivable_grid_near_it_and_none_off_it(driven):
         has_drivable.append(inputs.snapshot(ns(0.1 * k)).observation.drivable is not None)
         inputs.wait_idle()
     assert has_drivable == [False, True, False, False]
-    (status,) = [status for status in inputs.statuses(ns(0.4)) if status.name == "drivable"]
+    status = status_of(inputs, "drivable", 0.4)
     assert status.level is Level.WARN
     assert "has no road near the car: check inputs.lanelet_map" in status.message

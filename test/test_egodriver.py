@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -108,10 +109,8 @@ def test_a_light_ahead_is_a_stop_line_across_the_route():
 
 
 def test_declared_cameras_see_what_the_canonical_ones_see():
-    calibrations = [
-        convert.calibration(camera.available_camera(), Pose.from_proto(camera.available_camera().rig_to_camera))
-        for camera in three_cameras()
-    ]
+    declared = [camera.available_camera() for camera in three_cameras()]
+    calibrations = [convert.calibration(camera, Pose.from_proto(camera.rig_to_camera)) for camera in declared]
     views = plan_views(rig(288, 144), calibrations)
     assert [view.source for view in views] == ["left", "front", "right"]
     assert min(view.coverage for view in views) > 0.8
@@ -161,11 +160,14 @@ def test_the_learned_planner_drives_by_the_images_of_the_contract():
     assert result.ego.positions[-1, 0] > 3.0
 
 
-class Failing(driver.PlannerDriver):
-    """Fails in every session that starts faster than 5 m/s."""
+class Faulty(driver.PlannerDriver):
+    """Fails in every session that is faster than 5 m/s; takes `slow_s` for a plan."""
+
+    slow_s = 0.0
 
     def observation(self, own, ctx, ego):
-        if ego.speed_mps > 5.0:
+        time.sleep(self.slow_s)
+        if ego.speed_mps > 5.0 and not self.slow_s:
             raise RuntimeError("planted")
         return super().observation(own, ctx, ego)
 
@@ -180,7 +182,7 @@ def test_a_session_that_fails_does_not_stop_another():
             except grpc.RpcError as fault:
                 ends[name] = fault
 
-    with serving(Failing(FOLLOWER, None, DEADLINE_S)) as port:
+    with serving(Faulty(FOLLOWER, None, DEADLINE_S)) as port:
         threads = [threading.Thread(target=drive, args=(*one,)) for one in (("good", port, 1.0), ("bad", port, 9.0))]
         for thread in threads:
             thread.start()
@@ -192,14 +194,9 @@ def test_a_session_that_fails_does_not_stop_another():
     assert ends["bad"].speeds_mps[-1] < 9.0  # it brakes
 
 
-class Slow(driver.PlannerDriver):
-    def observation(self, own, ctx, ego):
-        time.sleep(1.0)
-        return super().observation(own, ctx, ego)
-
-
 def test_a_plan_that_is_late_is_replaced_by_the_stop_plan_at_the_deadline():
-    driver = Slow(FOLLOWER, None, 0.1)
+    driver = Faulty(FOLLOWER, None, 0.1)
+    driver.slow_s = 1.0
     with serving(driver) as port, FakeLoop(f"{HOST}:{port}", initial_speed_mps=8.0) as loop:
         result = loop.run(3)
     assert result.steps == 3
@@ -229,14 +226,6 @@ def test_a_planner_that_needs_cameras_refuses_a_session_without_a_view():
 
 
 # --- what comes from the network --------------------------------------------------------------------------------------
-
-
-class Clock:
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
 
 
 @contextmanager
@@ -269,8 +258,8 @@ def test_sessions_have_a_limit_that_is_reported():
 
 
 def test_a_session_that_nobody_calls_ends_and_one_that_is_called_stays():
-    clock, driver = Clock(), serve.make_driver(FOLLOWER, DEADLINE_S)
-    with stub_of(driver, clock) as (stub, _):
+    clock, driver = SimpleNamespace(now_s=0.0), serve.make_driver(FOLLOWER, DEADLINE_S)
+    with stub_of(driver, lambda: clock.now_s) as (stub, _):
         start(stub, "left alone")
         start(stub, "called")
         clock.now_s = 0.9 * service.IDLE_MAX_S

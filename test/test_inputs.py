@@ -3,20 +3,27 @@
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import VelocityLimit
-from input_stream import instant, latched, ready, small
+from input_stream import blind, driving, instant, ready, small, status_of
 from messages import CAMERAS, acceleration, jpeg, ns, odometry, predicted_objects, raw, route
-from scenes import Clock, config
+from scenes import config
 
 from reflectdrive_ros.core.domain import Command, PlanSource, Verdict
 from reflectdrive_ros.ros.inputs import store
 from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
 from reflectdrive_ros.ros.inputs.route import command_along
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
 def levels(inputs, seconds):
     return {status.name: status.level for status in inputs.statuses(ns(seconds))}
+
+
+def assert_refused(inputs, seconds, words):
+    """No observation, and a sentence with these words."""
+    snapshot = inputs.snapshot(ns(seconds))
+    assert snapshot.observation is None
+    assert any(words in problem for problem in snapshot.problems), snapshot.problems
+    return snapshot
 
 
 def test_a_complete_instant_becomes_an_observation():
@@ -55,10 +62,7 @@ def test_companions_that_never_come_are_not_waited_for_long():
     inputs = ready()
     instant(inputs.store, 1.0, cameras=("front_left", "front"))
     assert inputs.due(ns(1.13))
-    snapshot = inputs.snapshot(ns(1.13))
-    assert snapshot.observation is None
-    assert "image front_right: nothing received yet" in snapshot.problems
-    assert snapshot.ego is not None
+    assert assert_refused(inputs, 1.13, "image front_right: nothing received yet").ego is not None
 
 
 def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
@@ -77,16 +81,13 @@ def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
 
 
 @pytest.mark.parametrize(
-    ("late", "word"),
-    [(0.07, "nearest is 0.07 s from the anchor's image"), (0.4, "front_right: newest is 0.40 s old")],
+    ("late", "words"), [(0.07, "nearest is 0.07 s from the anchor's image"), (0.4, "front_right: newest is 0.40 s old")]
 )
-def test_a_camera_out_of_step_is_named(late, word):
+def test_a_camera_out_of_step_is_named(late, words):
     inputs = ready()
     inputs.store.put("image:front_right", jpeg(1.0 - late, "front_right"), ns(1.0))
     instant(inputs.store, 1.0, cameras=("front_left", "front"))
-    snapshot = inputs.snapshot(ns(1.0))
-    assert snapshot.observation is None
-    assert any(word in problem for problem in snapshot.problems)
+    assert_refused(inputs, 1.0, words)
 
 
 def test_a_blind_planner_needs_no_cameras():
@@ -123,31 +124,22 @@ def test_every_input_has_an_age_gate(key, age, level):
         assert snapshot.observation.agents is None  # unknown, not an empty road
 
 
-def test_stale_images_do_not_plan():
+@pytest.mark.parametrize(
+    ("sent_s", "now_s", "words"),
+    [(1.0, 1.5, "image front: newest is 0.50 s old"), (5.0, 2.0, "3.00 s in the future: synchronise the clocks")],
+)
+def test_stale_images_and_those_of_a_clock_that_runs_ahead_do_not_plan(sent_s, now_s, words):
     inputs = ready()
-    instant(inputs.store, 1.0)
-    inputs.store.put("odometry", odometry(1.5), ns(1.5))
-    snapshot = inputs.snapshot(ns(1.5))
-    assert snapshot.observation is None
-    assert any("image front: newest is 0.50 s old" in problem for problem in snapshot.problems)
-
-
-def test_a_clock_that_runs_ahead_is_named():
-    inputs = ready()
-    instant(inputs.store, 5.0)
-    snapshot = inputs.snapshot(ns(2.0))
-    assert snapshot.observation is None
-    assert any("3.00 s in the future: synchronise the clocks" in problem for problem in snapshot.problems)
+    instant(inputs.store, sent_s)
+    inputs.store.put("odometry", odometry(max(sent_s, now_s)), ns(now_s))
+    assert_refused(inputs, now_s, words)
 
 
 def test_simulated_time_without_a_clock_is_named():
-    core = PlanningCore(small(), Clock())
-    latched(core)
+    core = driving()
     instant(core, 5.0)  # stamps of a bag or a simulator; our time stands at 0
     assert levels(core.inputs, 0.0)["odometry"] is Level.ERROR
     assert core.problems(0) == NO_CLOCK
-    assert "use_sim_time" in NO_CLOCK
-    assert "/clock" in NO_CLOCK
     assert NO_CLOCK in core.step(0).snapshot.problems[0]
     assert core.problems(ns(5.0)) == ""
 
@@ -162,26 +154,12 @@ def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
         assert not {"age_s", "rate_hz"} & set(values[name])
 
 
-def test_bad_odometry_is_a_sentence_and_good_odometry_heals_it():
-    inputs = ready()
-    instant(inputs.store, 1.0)
-    inputs.store.put("odometry", odometry(1.05, x=float("nan")), ns(1.05))
-    snapshot = inputs.snapshot(ns(1.05))
-    assert snapshot.ego is None
-    assert any("odometry cannot be used" in problem for problem in snapshot.problems)
-    assert levels(inputs, 1.05)["odometry"] is Level.ERROR
-    instant(inputs.store, 1.1)
-    assert inputs.snapshot(ns(1.1)).observation is not None
-
-
 def test_an_unknown_encoding_is_a_sentence():
     inputs = ready(cameras__compressed=False)
     instant(inputs.store, 1.0, cameras=())
     for camera in CAMERAS:
         inputs.store.put(f"image:{camera}", raw(1.0, camera, encoding="32FC1"), ns(1.0))
-    snapshot = inputs.snapshot(ns(1.0))
-    assert snapshot.observation is None
-    assert any("encoding '32FC1' is unknown" in problem for problem in snapshot.problems)
+    assert_refused(inputs, 1.0, "encoding '32FC1' is unknown")
 
 
 def test_duplicates_and_stragglers_are_counted_and_change_nothing():
@@ -218,22 +196,9 @@ def test_a_frozen_camera_is_named_and_heals(monkeypatch):
     inputs = ready()
     for k in range(10, 14):
         instant(inputs.store, 0.1 * k, shade=7)
-    snapshot = inputs.snapshot(ns(1.3))
-    assert snapshot.observation is None
-    assert any("same image 4 times in a row: the camera is frozen" in problem for problem in snapshot.problems)
+    assert_refused(inputs, 1.3, "same image 4 times in a row: the camera is frozen")
     instant(inputs.store, 1.4, shade=8)
     assert inputs.snapshot(ns(1.4)).observation is not None
-
-
-def test_lost_images_are_counted_and_said():
-    inputs = ready()
-    for k in range(100):
-        if k % 5 != 4:
-            instant(inputs.store, 1.0 + 0.1 * k)
-    status = next(s for s in inputs.statuses(ns(10.8)) if s.name == "image front")
-    assert int(status.values["lost"]) == pytest.approx(19, abs=2)
-    assert status.level is Level.WARN
-    assert "config/fastdds.xml" in status.message
 
 
 def image_status(stamps_s, now_s):
@@ -241,7 +206,14 @@ def image_status(stamps_s, now_s):
     inputs = ready()
     for number, stamp_s in enumerate(stamps_s):
         inputs.store.put("image:front", jpeg(stamp_s, "front", number % 200), ns(stamp_s))
-    return next(s for s in inputs.statuses(ns(now_s)) if s.name == "image front")
+    return status_of(inputs, "image front", now_s)
+
+
+def test_lost_images_are_counted_and_said():
+    status = image_status([1.0 + 0.1 * k for k in range(100) if k % 5 != 4], 10.8)
+    assert int(status.values["lost"]) == pytest.approx(19, abs=2)
+    assert status.level is Level.WARN
+    assert "config/fastdds.xml" in status.message
 
 
 EVERY_TENTH = [1.0 + 0.1 * k for k in range(40)]  # until 4.9 s
@@ -279,12 +251,12 @@ def test_a_planner_that_reads_no_camera_says_nothing_of_cameras():
 @pytest.mark.parametrize("expected", [False, True])
 def test_a_limit_of_the_operator_that_is_expected_is_missed(expected):
     inputs = Inputs(small(inputs__expect_max_velocity=expected))
-    status = {s.name: s for s in inputs.statuses(ns(1.0))}.get("max_velocity")
+    status = status_of(inputs, "max_velocity", 1.0)
     assert (status is not None) == expected
     if status is not None:
         assert (status.level, status.message) == (Level.WARN, "max_velocity: nothing received yet")
         inputs.store.put("max_velocity", VelocityLimit(max_velocity=5.0), ns(1.0))
-        assert {s.name: s for s in inputs.statuses(ns(1.1))}["max_velocity"].level is Level.OK
+        assert status_of(inputs, "max_velocity", 1.1).level is Level.OK
 
 
 def test_ignored_objects_are_in_the_diagnostics():
@@ -292,7 +264,7 @@ def test_ignored_objects_are_in_the_diagnostics():
     instant(inputs.store, 1.0)
     inputs.store.put("objects", predicted_objects(1.05, (20.0, 0.0, 0.0, 0.0, 100.0)), ns(1.05))
     inputs.snapshot(ns(1.05))
-    status = next(s for s in inputs.statuses(ns(1.05)) if s.name == "objects")
+    status = status_of(inputs, "objects", 1.05)
     assert status.level is Level.WARN
     assert "ignored: 1 longer than 40 m" in status.message
 
@@ -306,7 +278,7 @@ def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_rou
     snapshot = inputs.snapshot(ns(1.1))
     assert snapshot.observation is not None
     assert snapshot.agents is None  # unknown, not none
-    status = next(s for s in inputs.statuses(ns(1.1)) if s.name == "objects")
+    status = status_of(inputs, "objects", 1.1)
     assert "0.11 MB is not read" in status.message
     assert "inputs.message_max_mb" in status.message
     instant(inputs.store, 1.2)
@@ -314,7 +286,7 @@ def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_rou
     inputs.store.receive("route", bytes(120_000), ns(1.25))
     instant(inputs.store, 1.3)
     assert inputs.snapshot(ns(1.3)).observation is not None
-    status = next(s for s in inputs.statuses(ns(1.3)) if s.name == "route")
+    status = status_of(inputs, "route", 1.3)
     assert status.level is Level.WARN
     assert "a message of 0.12 MB is not read, at most 0.1 MB are" in status.message
     assert "the one before it stays in use" in status.message
@@ -325,9 +297,7 @@ def test_an_empty_route_is_a_sentence(points):
     inputs = ready()
     instant(inputs.store, 1.0)
     inputs.store.put("route", route(points), ns(1.0))
-    snapshot = inputs.snapshot(ns(1.0))
-    assert snapshot.observation is None
-    assert any("route" in problem for problem in snapshot.problems)
+    assert_refused(inputs, 1.0, "route")
     assert levels(inputs, 1.0)["route"] is Level.ERROR
 
 
@@ -362,51 +332,35 @@ def test_the_command_follows_from_the_bend_of_the_route():
 
 
 def test_the_planning_core_stops_with_the_reason_when_a_camera_is_missing():
-    core = PlanningCore(small(), Clock())
-    latched(core)
+    core = driving()
     instant(core, 1.0)
     assert core.step(ns(1.0)).report.source is PlanSource.PLANNER
     instant(core, 1.3, cameras=("front_left", "front"))
     report = core.step(ns(1.5)).report
     assert (report.verdict, report.source) == (Verdict.INFEASIBLE, PlanSource.STOP)
     assert "front_right" in report.reason
-    planner = core.statuses(ns(1.5))[-1]
-    assert planner.level is Level.ERROR
+    assert core.statuses(ns(1.5))[-1].level is Level.ERROR
 
 
-def test_the_planning_core_sends_nothing_without_odometry():
-    core = PlanningCore(small(), Clock())
-    latched(core)
-    for camera in CAMERAS:
-        core.put(f"image:{camera}", jpeg(1.0, camera), ns(1.0))
-    assert core.step(ns(1.0)).report is None
-    assert "odometry: nothing received yet" in core.problems(ns(1.0))
-
-
-def test_diagnostics_do_not_name_the_kind_of_step_which_changes_faster_than_they_are_sent():
-    core = PlanningCore(small(), Clock())
-    latched(core)
+def test_the_planner_is_ok_while_it_drives_and_unknown_objects_are_unchecked_not_free():
+    """Its message does not name the kind of step, which changes faster than diagnostics are sent."""
+    core = driving()
     instant(core, 1.0)
     core.step(ns(1.0))
-    planner = core.statuses(ns(1.0))[-1]
+    planner = status_of(core, "planner", 1.0)
     assert (planner.level, planner.message) == (Level.OK, "planner's plan sent")
     assert planner.values["step"] == planner.values["planned"] == "baseline"
-
-
-def test_unknown_objects_are_said_to_be_unchecked():
-    core = PlanningCore(small(), Clock())
-    latched(core)
+    core = driving()
     instant(core, 1.0, objects=False)
     core.step(ns(1.0))
-    planner = core.statuses(ns(1.0))[-1]
+    planner = status_of(core, "planner", 1.0)
     assert planner.level is Level.WARN
     assert "unchecked" in planner.message
 
 
 def test_a_plan_begun_before_time_went_back_is_known_as_such():
     """Sent late, it must not count as newer than the plans of the restarted clock."""
-    core = PlanningCore(small(), Clock())
-    latched(core)
+    core = driving()
     instant(core, 10.0)
     before = core.step(ns(10.0))
     instant(core, 1.0)
@@ -422,6 +376,7 @@ def test_a_plan_begun_before_time_went_back_is_known_as_such():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        (lambda m: setattr(m.pose.pose.position, "x", float("nan")), "odometry cannot be used: "),
         (lambda m: setattr(m.twist.twist.linear, "x", 1e9), "a speed of 1e+09 m/s, at most 100"),
         (lambda m: setattr(m.twist.twist.linear, "x", -1e300), "a speed of -1e+300 m/s"),
         (lambda m: setattr(m.twist.twist.linear, "y", 40.0), "a speed to the side of 40 m/s, at most 8"),
@@ -433,15 +388,14 @@ def test_a_plan_begun_before_time_went_back_is_known_as_such():
     ],
 )  # fmt: skip
 def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change, sentence, caplog):
-    core = PlanningCore(config(cameras__required=False, planner=planner), Clock())
-    core.put("route", route(), 0)
+    core = blind(planner)
     message = odometry(1.0, x=5.0)
     change(message)
     core.put("odometry", message, ns(1.0))
     step = core.step(ns(1.0))
     assert step.report is None  # nothing can be planned from it, not even a stop
     assert any(sentence in problem for problem in step.snapshot.problems)
-    status = next(s for s in core.statuses(ns(1.0)) if s.name == "odometry")
+    status = status_of(core, "odometry", 1.0)
     assert status.level is Level.ERROR
     assert sentence in status.message
     assert not caplog.records  # no traceback
@@ -451,13 +405,12 @@ def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change
 
 @pytest.mark.parametrize("value", [-1000.0, 1e300])
 def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, caplog):
-    core = PlanningCore(config(cameras__required=False, planner="route_follower"), Clock())
-    core.put("route", route(), 0)
+    core = blind("route_follower")
     core.put("odometry", odometry(1.0), ns(1.0))
     core.put("acceleration", acceleration(1.0, value), ns(1.0))
     step = core.step(ns(1.0))
     assert step.snapshot.ego.acceleration_mps2 == 0.0
-    status = next(s for s in core.statuses(ns(1.0)) if s.name == "acceleration")
+    status = status_of(core, "acceleration", 1.0)
     assert status.level is Level.WARN
     assert "at most 20 is possible" in status.message
     assert not caplog.records
@@ -478,36 +431,33 @@ def test_reverse_standing_and_fast_driving_are_allowed(speed):
 
 @pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 def test_a_jump_of_localisation_begins_anew_and_is_said(planner):
-    core = PlanningCore(config(cameras__required=False, planner=planner), Clock())
-    core.put("route", route([(float(x), 0.0) for x in range(-10, 1000)]), 0)
+    core = blind(planner, [(float(x), 0.0) for x in range(-10, 1000)])
     for k, x in enumerate([5.0, 5.5, 6.0, 306.0, 306.5]):
-        now = ns(1.0 + 0.1 * k)
-        core.put("objects", predicted_objects(1.0 + 0.1 * k, (x + 60.0, 0.0, 0.0, 5.0, 4.5)), now)
-        core.put("odometry", odometry(1.0 + 0.1 * k, x=x), now)
-        step = core.step(now)
+        now_s = 1.0 + 0.1 * k
+        core.put("objects", predicted_objects(now_s, (x + 60.0, 0.0, 0.0, 5.0, 4.5)), ns(now_s))
+        core.put("odometry", odometry(now_s, x=x), ns(now_s))
+        step = core.step(ns(now_s))
         assert step.report.source is PlanSource.PLANNER
         if x == 306.0:  # the objects that were told of before it are somewhere else
             assert step.snapshot.agents is None
             assert step.restarts == 1
     assert step.snapshot.agents is not None
-    status = next(s for s in core.statuses(now) if s.name == "odometry")
+    status = status_of(core, "odometry", now_s)
     assert status.level is Level.WARN
     assert "localisation jumped by 300 m within 0.10 s" in status.message
 
 
 def test_localisation_that_jumps_again_and_again_stops_the_car():
-    core = PlanningCore(config(cameras__required=False, planner="constant_velocity"), Clock())
-    core.put("route", route(), 0)
+    core = blind()
     for k in range(25):
-        now = ns(1.0 + 0.04 * k)
-        core.put("odometry", odometry(1.0 + 0.04 * k, x=5.0 + 300.0 * (k % 2)), now)
-        step = core.step(now)
+        now_s = 1.0 + 0.04 * k
+        core.put("odometry", odometry(now_s, x=5.0 + 300.0 * (k % 2)), ns(now_s))
+        step = core.step(ns(now_s))
     assert step.report.source is PlanSource.STOP
     assert "localisation jumped 3 times within 2 s" in step.report.reason
-    status = next(s for s in core.statuses(now) if s.name == "odometry")
-    assert status.level is Level.ERROR
+    assert status_of(core, "odometry", now_s).level is Level.ERROR
     for k in range(30):
-        now = ns(2.0 + 0.1 * k)
-        core.put("odometry", odometry(2.0 + 0.1 * k, x=5.0 + 0.5 * k), now)
-        step = core.step(now)
+        now_s = 2.0 + 0.1 * k
+        core.put("odometry", odometry(now_s, x=5.0 + 0.5 * k), ns(now_s))
+        step = core.step(ns(now_s))
     assert step.report.source is PlanSource.PLANNER

@@ -389,18 +389,3 @@ def test_the_nodes_start_and_an_interrupt_ends_them_cleanly(launching, tmp_path,
     assert log_text.count("process has finished cleanly") == processes, log_text
     assert "Traceback" not in log_text
     assert ended_after_s < END_S, log_text
-
-
-@pytest.mark.dds
-def test_launch_testing_agrees(launching, tmp_path):
-    pytest.importorskip("launch_testing.asserts", reason="launch_testing comes with a ROS installation, not from PyPI")
-    file = ROOT / "test" / "launched" / "launch_files.py"
-    done = subprocess.run(
-        [sys.executable, "-m", "launch_testing.launch_test", str(file)],
-        env={**os.environ, "ROS_LOG_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

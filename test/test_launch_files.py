@@ -15,18 +15,12 @@ from reflectdrive_ros.ros import topics
 from reflectdrive_ros.ros.launch_topics import CHECK_INPUTS, CHECK_REMAPS, INPUTS, NODE_ARGUMENTS, OUTPUTS, SHOWN_ONLY
 
 
-@pytest.mark.parametrize("file", [FILE, CHECK, REPLAY, DEMO], ids=lambda file: file.name)
-def test_the_file_compiles(file):
-    compile(file.read_text(), str(file), "exec")
-
-
-def test_every_remapped_input_is_one_of_the_nodes():
-    settings = [
-        InputsConfig(route_type=route, drivable_type="grid", obstacles_type="cloud") for route in ("path", "lanelet")
-    ]
-    names = {topic.name for inputs in settings for topic in topics.inputs(Config(inputs=inputs))}
+def test_every_remapped_topic_is_one_of_the_nodes():
+    settings = InputsConfig(route_type="lanelet", drivable_type="grid", obstacles_type="cloud")
+    names = {topic.name for topic in topics.inputs(Config(inputs=settings))}
     cameras = {name for name in names if name.startswith("~/input/camera/")}  # these are settings
     assert names - cameras - {"/tf_static"} == set(INPUTS)
+    assert set(OUTPUTS) <= {topic.name for topic in topics.OUTPUTS if topic.name.startswith("~/")}
 
 
 def test_the_planners_to_choose_from_are_all_that_there_are():
@@ -42,10 +36,6 @@ def argument_name(node):
     return getattr(node.args[0], "value", "")
 
 
-def test_every_remapped_output_is_one_of_the_nodes():
-    assert set(OUTPUTS) <= {topic.name for topic in topics.OUTPUTS if topic.name.startswith("~/")}
-
-
 def test_the_check_node_is_remapped_by_its_own_topics_and_in_shadow_by_default():
     settings = InputsConfig(route_type="lanelet", drivable_type="grid", obstacles_type="cloud")
     inputs = {topic.name for topic in topics.check_inputs(Config(inputs=settings))} - {"/tf_static"}
@@ -55,14 +45,16 @@ def test_the_check_node_is_remapped_by_its_own_topics_and_in_shadow_by_default()
 
 
 def test_autowares_names_are_the_defaults():
-    defaults = {own: topic for own, (_, topic, _) in INPUTS.items()}
-    assert defaults["~/input/odometry"] == "/localization/kinematic_state"
-    assert defaults["~/input/acceleration"] == "/localization/acceleration"
-    assert defaults["~/input/route"] == "/planning/mission_planning/route"
-    assert defaults["~/input/map"] == "/map/vector_map"
-    assert defaults["~/input/objects"] == "/perception/object_recognition/objects"
-    assert defaults["~/input/operation_mode_state"] == "/api/operation_mode/state"
-    assert defaults["~/input/turn_indicators_status"] == "/vehicle/status/turn_indicators_status"
+    names = {
+        "~/input/odometry": "/localization/kinematic_state",
+        "~/input/acceleration": "/localization/acceleration",
+        "~/input/route": "/planning/mission_planning/route",
+        "~/input/map": "/map/vector_map",
+        "~/input/objects": "/perception/object_recognition/objects",
+        "~/input/operation_mode_state": "/api/operation_mode/state",
+        "~/input/turn_indicators_status": "/vehicle/status/turn_indicators_status",
+    }
+    assert {own: INPUTS[own][1] for own in names} == names
 
 
 def test_the_dds_profile_and_the_rviz_file_lie_where_the_file_looks():
@@ -132,7 +124,7 @@ def test_the_cameras_of_the_shipped_files_are_those_of_our_bags(name):
     assert list(config.cameras.info_topics) == [car[f"info:{camera}"] for camera in config.cameras.names]
 
 
-def test_the_demo_listens_where_the_world_speaks():
+def test_the_demo_listens_where_the_world_speaks_and_replay_records_what_is_published():
     car = {topic.private: topic.name for topic in world_messages.car_topics(Config())}
     inputs = {own: table("WORLD_TOPICS", DEMO).get(name, topic) for own, (name, topic, _) in INPUTS.items()}
     assert {own: inputs[own] for own in car if own.startswith("~/input") and own in inputs} == {
@@ -140,15 +132,8 @@ def test_the_demo_listens_where_the_world_speaks():
     }
     silent = {"drivable", "obstacles", "max_velocity", "operation_mode_state", "turn_indicators_status"}  # not sent
     assert inputs.keys() - car.keys() <= {f"~/input/{name}" for name in silent}
-
-
-def test_a_world_slower_than_time_is_no_fault_of_the_planner():
-    assert load(ROOT / "config" / "demo.yaml").engine.watchdog_ms >= 10_000.0
-
-
-def test_what_replay_records_is_published():
-    published = {topic.name for topic in topics.OUTPUTS}
-    assert {f"~/output/{name}" for name in table("RECORDED", REPLAY)} <= published
+    assert load(ROOT / "config" / "demo.yaml").engine.watchdog_ms >= 10_000.0  # a world may be slower than time
+    assert {f"~/output/{name}" for name in table("RECORDED", REPLAY)} <= {topic.name for topic in topics.OUTPUTS}
 
 
 def test_every_launch_file_has_its_configuration_installed():

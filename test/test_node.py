@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import rclpy
 from builtin_interfaces.msg import Time
-from messages import CAMERAS, camera_info, jpeg, odometry, predicted_objects, raw
+from messages import CAMERAS, camera_info, raw
 from node_car import EVERYTHING, LATCHED, OK, WARN, Car, car, patient, planned, stopped
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.dds
 
 def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_path, tiny_model):  # noqa: F811
     with car(tmp_path, (*EVERYTHING, "debug", "goals"), **tiny_model.settings) as sender:
-        driving = {"ego": {"speed": SPEED_MPS}}
+        driving, received = {"ego": {"speed": SPEED_MPS}}, sender.harness.received
         status = sender.until(lambda status: planned(status) and status.step_kind == "lite", 30.0, **driving)
         assert (status.planner, status.model_sha256) == ("reflectdrive2", tiny_model.sha256)
         sender.until(lambda status: planned(status) and status.step_kind == "full", **driving)
@@ -50,7 +50,7 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
         level, message = sender.diagnosed(lambda lines: "unknown words" in lines["planner"][1], **driving)["planner"]
         assert level == WARN
         assert "4 unknown words: 'fahren Sie jetzt links'" in message
-        newest = sender.harness.received["diagnostics"][-1][1]
+        newest = received["diagnostics"][-1][1]
         (values,) = ({v.key: v.value for v in s.values} for s in newest.status if s.name.endswith(": planner"))
         assert "4 unknown words" in values["notes"]
         assert values["planned"] in ("full", "lite")
@@ -58,17 +58,14 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
         sender.until(planned, **driving)  # and drives on
 
         def debugs():
-            """What somebody listens to is told of each step: its goals, and its tokens before and after editing. Two
-            steps on one odometry have one stamp, and are left out."""
-            both = [*sender.harness.received["goals"], *sender.harness.received["debug"]]
-            stamps = Counter(str(message.header.stamp) for _, message in both)
-            goals = {str(message.header.stamp): message for _, message in sender.harness.received["goals"]}
+            """Details and goals of each step. Two steps on one odometry have one stamp, and are left out."""
+            stamps = Counter(str(m.header.stamp) for key in ("goals", "debug") for _, m in received[key])
+            goals = {str(message.header.stamp): message for _, message in received["goals"]}
+            steps = [(message, str(message.header.stamp)) for _, message in received["debug"]]
             return [
-                (message, goals[str(message.header.stamp)])
-                for _, message in sender.harness.received["debug"]
-                if len(message.tokens_after_edit)
-                and str(message.header.stamp) in goals
-                and stamps[str(message.header.stamp)] == 2
+                (message, goals[stamp])
+                for message, stamp in steps
+                if len(message.tokens_after_edit) and stamp in goals and stamps[stamp] == 2
             ]
 
         sender.until(lambda _: {message.step_kind for message, _ in debugs()} == {"full", "lite"}, 30.0, **driving)
@@ -79,69 +76,21 @@ def test_a_planner_that_has_learned_drives_and_says_what_it_could_not_use(tmp_pa
             assert len(message.round_tokens) == len(message.round_confidence) == 16 * (message.edit_rounds + 1)
 
 
-def test_raw_images_of_an_unknown_encoding_are_named(tmp_path):
-    def depth(now, camera, shade):
-        return raw(now, camera, encoding="32FC1")
-
-    with car(tmp_path, cameras__compressed=False) as sender:
-        status = sender.until(stopped, make=depth)
-        assert status.reason
-        sender.diagnosed(lambda lines: "encoding '32FC1' is unknown" in lines["image front"][1], make=depth)
-
-
-def test_a_message_too_large_to_be_read_in_time_is_named_and_the_next_one_heals_it(tmp_path):
-    with car(tmp_path, inputs__message_max_mb=0.1) as sender:
-        sender.until(planned)
-        crowd = predicted_objects(sender.now_s(), *[(400.0 + k, 0.0, 0.0, 5.0, 4.5) for k in range(200)])
-
-        def with_a_crowd(now, camera, shade):
-            sender.harness.inputs["objects"].publish(crowd)
-            return jpeg(now, camera, shade)
-
-        lines = sender.diagnosed(lambda lines: "is not read" in lines["objects"][1], objects=False, make=with_a_crowd)
-        assert "inputs.message_max_mb" in lines["objects"][1]
-        # a loaded machine loses some of the large messages, which stays in the diagnostics
-        sender.diagnosed(lambda lines: lines["objects"][0] == OK or "lost on the way" in lines["objects"][1])
-
-
 def test_bytes_that_are_no_message_neither_end_the_node_nor_keep_it_from_planning(tmp_path):
-    """On every topic: noise, half a message, one of another type, a forged length."""
-    rng = np.random.default_rng(0)
+    """Half a message on every topic; test_fuzz_messages.py has other bytes."""
     with car(tmp_path) as sender:
         sender.until(planned)
-        sent = dict.fromkeys(sender.harness.inputs, 0)
-        before = len(sender.harness.received["status"])
-
-        def send_bad(kind):
-            for key, publisher in sender.harness.inputs.items():
-                good = serialize_message(publisher.msg_type())
-                other = serialize_message(String(data="no message" * 5) if key != "instruction" else an_odometry)
-                at = 4 if key in ("tf_static", "instruction") else 12  # its first length
-                forged = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
-                noise = b"\0\1\0\0" + rng.bytes(int(rng.integers(1, 200)))
-                bad = [b"\0", rng.bytes(30), noise, good[: len(good) // 2], other, forged][kind]
-                with suppress(RuntimeError):  # the middleware itself sends no more bytes than a type has at most
-                    publisher.publish(bad)
-                    sent[key] += 1
-
-        an_odometry = odometry(1.0)
-        for k in range(18):
-            sender.send()
-            time.sleep(0.06)  # the good ones are taken first, of which only the newest waits
-            send_bad(k % 6)
-            time.sleep(0.06)
-        assert min(sent.values()) >= 6
-        names = {key: key.replace("info:", "camera_info ").replace(":", " ") for key in sent}
+        names = [key.replace("info:", "camera_info ").replace(":", " ") for key in sender.harness.inputs]
 
         def each_is_named(lines):
-            send_bad(3)  # half a message: noise is longer than a type of fixed size, and then is not sent
+            for publisher in sender.harness.inputs.values():
+                whole = serialize_message(publisher.msg_type())
+                publisher.publish(whole[: len(whole) // 2])
             time.sleep(0.6)  # camera_info is taken twice a second, and the newest only
-            return all("messages refused, the last one" in lines.get(name, (OK, ""))[1] for name in names.values())
+            return all("messages refused, the last one" in lines.get(name, (OK, ""))[1] for name in names)
 
-        lines = sender.diagnosed(each_is_named)
-        assert all(lines[name][0] != OK for name in names.values())
-        planning = [planned(status) for _, status in sender.harness.received["status"][before:]]
-        assert sum(planning) >= 0.7 * len(planning)  # a shared machine may stall
+        lines = sender.diagnosed(each_is_named, 30.0)
+        assert all(lines[name][0] != OK for name in names)
         sender.until(planned)
         assert sender.process.poll() is None
         log = (tmp_path / "node.log").read_text()
@@ -218,7 +167,12 @@ def node_in_this_process(tmp_path, config, planner):
     )
     executor = SingleThreadedExecutor(context=context)
     executor.add_node(node)
-    spinning = threading.Thread(target=spin, args=(executor,), daemon=True)
+
+    def spin():
+        with suppress(ExternalShutdownException):
+            executor.spin()
+
+    spinning = threading.Thread(target=spin, daemon=True)
     spinning.start()
     try:
         yield node
@@ -299,11 +253,6 @@ def test_worker_and_watchdog_never_explain_each_others_plan(tmp_path):
             thread.join()
     assert [key for key, _ in published] == ["trajectory", "status"] * 40
     assert [sequence for key, sequence in published if key == "status"] == list(range(1, 41))
-
-
-def spin(executor):
-    with suppress(ExternalShutdownException):
-        executor.spin()
 
 
 def test_a_start_is_requested_by_the_service_and_ends_when_the_car_moves(tmp_path):

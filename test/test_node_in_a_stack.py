@@ -109,7 +109,7 @@ def test_what_cannot_be_used_is_an_error_that_stays_and_no_plan_is_published(tmp
     assert "Traceback" not in log
 
 
-def test_an_error_of_this_package_at_the_start_is_reported_too(tmp_path):
+def test_an_error_of_this_package_at_the_start_is_reported_too(tmp_path, monkeypatch):
     """With its traceback in the log. An ONNX Runtime that fails when it is imported stands for it."""
     (tmp_path / "onnxruntime.py").write_text("raise RuntimeError('no such\\ndriver')\n")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -117,12 +117,11 @@ def test_an_error_of_this_package_at_the_start_is_reported_too(tmp_path):
         "/planning/reflectdrive",
         *of(["strict_start:=false", "planner:=reflectdrive2", "model.backend:=onnxruntime"]),
     ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        with stack(tmp_path, words) as (harness, (process,)):
-            _, status = reported(harness, PLANNER)[0]
-            assert (status.level, status.message) == (ERROR, "the start failed with RuntimeError: no such driver")
-            assert process.poll() is None
+    monkeypatch.setenv("PYTHONPATH", path)
+    with stack(tmp_path, words) as (harness, (process,)):
+        _, status = reported(harness, PLANNER)[0]
+        assert (status.level, status.message) == (ERROR, "the start failed with RuntimeError: no such driver")
+        assert process.poll() is None
     assert "Traceback" in (tmp_path / "node0.log").read_text()
 
 
@@ -146,11 +145,10 @@ def test_two_nodes_have_no_diagnostic_and_no_hardware_in_common(tmp_path):
         for name in (PLANNER, "/right/reflectdrive/reflectdrive: planner"):
             reported(harness, name)
         arrays = [message.status for _, message in harness.received["diagnostics"]]
-    names = [{status.name for status in statuses} for statuses in arrays]
+    sent = [{(status.name, status.hardware_id) for status in statuses} for statuses in arrays]
     left, right = (
-        {name for status_names in names if part in status_names for name in status_names}
+        set().union(*(each for each in sent if part in dict(each)))
         for part in (PLANNER, "/right/reflectdrive/reflectdrive: planner")
     )
-    assert not left & right
-    hardware = {status.name: status.hardware_id for statuses in arrays for status in statuses}
-    assert not {hardware[name] for name in left} & {hardware[name] for name in right}
+    for part in (0, 1):  # name, hardware
+        assert not {each[part] for each in left} & {each[part] for each in right}

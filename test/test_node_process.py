@@ -39,6 +39,9 @@ def test_the_node_starts_without_libraries_that_it_does_not_use():
     assert heavy & set(ast.literal_eval(done.stdout)) == set()
 
 
+LEARNED = ["-p", "planner:=reflectdrive2"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -47,52 +50,31 @@ def test_the_node_starts_without_libraries_that_it_does_not_use():
         (["-p", "guard.max_speed_mps:=900.0"], "expected 0.5 to 80.0"),
         (["-p", "planner:=nobody"], "planner is 'nobody'"),
         (["-p", "config_file:=missing.yaml"], "missing.yaml does not exist"),
-        (
-            ["-p", "planner:=reflectdrive2", "-p", "model.file:=''", "-p", "model.sha256:=''"],
-            "planner reflectdrive2 needs a model",
-        ),
-        (
-            ["-p", "planner:=reflectdrive2", "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"],
-            "none.onnx cannot be read",
-        ),
+        (["-p", "config_file:={file}"], "guard is 'fast'"),
+        ([*LEARNED, "-p", "model.file:=''", "-p", "model.sha256:=''"], "planner reflectdrive2 needs a model"),
+        ([*LEARNED, "-p", "model.file:=none.onnx", "-p", "model.sha256:=ab"], "none.onnx cannot be read"),
+        ([*LEARNED, "-p", "model.file:={file}", "-p", "model.sha256:=abc"], "expected abc"),
+        (["-r", "foo"], "reflectdrive: ROS cannot start: Couldn't parse remap rule: '-r foo'"),
+        (["-p", "use_sim_time:=maybe"], "'use_sim_time' to 'maybe' of type 'STRING', expecting type 'BOOL'"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_and_exit_code_two(words, sentence):
-    done = run_node("--ros-args", *words)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_configuration_file_of_the_wrong_type_is_one_sentence(tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text("guard: fast\n")
-    done = run_node("--ros-args", "-p", f"config_file:={file}")
-    assert done.returncode == 2
-    assert "guard" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_model_with_the_wrong_hash_is_refused(tmp_path):
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"weights")
-    words = ["-p", "planner:=reflectdrive2", "-p", f"model.file:={model}", "-p", "model.sha256:=abc"]
-    done = run_node("--ros-args", *words)
-    assert done.returncode == 2
-    assert "expected abc" in done.stderr
+def test_a_wrong_setting_is_one_sentence_and_exit_code_two(tmp_path, words, sentence):
+    (tmp_path / "file").write_text("guard: fast\n")
+    assert_refused(run_node("--ros-args", *(word.format(file=tmp_path / "file") for word in words)), sentence)
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "sentence"),
+    ("name", "value", "sentence"),
     [
-        (["-r", "foo"], {}, "reflectdrive: ROS cannot start: Couldn't parse remap rule: '-r foo'"),
-        (["-p", "use_sim_time:=maybe"], {}, "'use_sim_time' to 'maybe' of type 'STRING', expecting type 'BOOL'"),
-        ([], {"ROS_DOMAIN_ID": "abc"}, "reflectdrive: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232"),
-        ([], {"ROS_LOG_DIR": "/proc/logs"}, "Failed to create log directory '/proc/logs'"),
+        ("ROS_DOMAIN_ID", "abc", "reflectdrive: ROS_DOMAIN_ID is 'abc', expected a number from 0 to 232"),
+        ("ROS_LOG_DIR", "/proc/logs", "Failed to create log directory '/proc/logs'"),
     ],
 )
-def test_what_ros_does_not_take_is_one_sentence_and_exit_code_two(words, environment, sentence):
-    done = run_node("--ros-args", *words, **environment)
+def test_an_environment_that_ros_does_not_take_is_one_sentence_and_exit_code_two(name, value, sentence):
+    assert_refused(run_node("--ros-args", **{name: value}), sentence)
+
+
+def assert_refused(done, sentence):
     assert done.returncode == 2
     assert sentence in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
@@ -125,38 +107,41 @@ WORLD = (
 )
 
 
-def wait_for_words(process, log, *words):
-    """Until the log of a process that runs has all of them."""
-    until = time.perf_counter() + 60.0
-    while not all(word in log.read_text() for word in words):
-        assert process.poll() is None, log.read_text()
-        assert time.perf_counter() < until, log.read_text()
-        time.sleep(0.1)
+def assert_ends_cleanly(interrupt, log, command, *words):
+    """Starts a command and interrupts it once its log has these words."""
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        until = time.perf_counter() + 60.0
+        while not all(word in log.read_text() for word in words):
+            assert process.poll() is None, log.read_text()
+            assert time.perf_counter() < until, log.read_text()
+            time.sleep(0.1)
+        interrupt(process)
+        assert process.wait(10.0) == 0, log.read_text()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "Traceback" not in log.read_text()
 
 
 def test_ctrl_c_ends_the_node_and_the_world_of_a_terminal_within_two_seconds(tmp_path):
     """To the whole group at once, as a terminal sends it, and once more, as `ros2 launch` does."""
     pytest.importorskip("libsumo", reason="SUMO is not installed (extra: sim)")
-    log = tmp_path / "log.txt"
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [sys.executable, "-c", GROUP, NODE, WORLD], stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        wait_for_words(process, log, "planner route_follower", "the world is")
+
+    def interrupt(process):
         time.sleep(1.0)  # they drive
         start_s = time.perf_counter()
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.1)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(10.0) == 0, log.read_text()
+        process.wait(10.0)
         assert time.perf_counter() - start_s < 2.0
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert "Traceback" not in log.read_text()
+
+    command = [sys.executable, "-c", GROUP, NODE, WORLD]
+    assert_ends_cleanly(interrupt, tmp_path / "log.txt", command, "planner route_follower", "the world is")
 
 
 SCRIPT = "import sys; sys.argv[0] = '{name}'; from {module} import {function}; sys.exit({function}())"
@@ -173,21 +158,15 @@ def test_a_console_script_ends_with_exit_code_zero_however_often_ctrl_c_comes(tm
     entries = dict(line.split(" = ") for line in scripts["options.entry_points"]["console_scripts"].split("\n") if line)
     module, function = entries[name].split(":")
     words, started = WORDS[name]
-    log = tmp_path / "log.txt"
-    with log.open("wb") as sink:
-        command = [sys.executable, "-c", SCRIPT.format(name=name, module=module, function=function), *words]
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT)
-    try:
-        wait_for_words(process, log, started)
+
+    def interrupt(process):
         until = time.perf_counter() + 60.0
         while process.poll() is None and time.perf_counter() < until:
             process.send_signal(signal.SIGINT)
             time.sleep(0.002)
-        assert process.wait(10.0) == 0, log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-    assert "Traceback" not in log.read_text()
+
+    command = [sys.executable, "-c", SCRIPT.format(name=name, module=module, function=function), *words]
+    assert_ends_cleanly(interrupt, tmp_path / "log.txt", command, started)
 
 
 def test_a_publisher_that_can_never_reach_us_is_named_in_the_log(tmp_path):

@@ -5,17 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builtin_interfaces.msg import Time
 from hypothesis import given
 from hypothesis import strategies as st
 from sensor_msgs.msg import PointCloud2, PointField
-from std_msgs.msg import Header
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config, ConfigError, override_dotted
 from reflectdrive_ros.core.domain import AgentKind, Agents, EgoState, Observation, Plan, Trajectory
 from reflectdrive_ros.core.messages import BadMessage
-from reflectdrive_ros.ros import obstacles
+from reflectdrive_ros.ros import obstacles, outputs
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check, unsafe_reason
 
@@ -29,20 +27,17 @@ ROUTE = np.column_stack([np.arange(-10.0, 150.0, 5.0), np.zeros((32, 2))])
 
 def cloud(points, frame="base_link", stamp_ns=NOW_NS, swapped=False, intensity=True):
     """A PointCloud2 of points (N, 3), with a field in front that is nobody's business here."""
-    order = ">" if swapped else "<"
     names = (["intensity"] if intensity else []) + ["x", "y", "z"]
-    table = np.zeros(len(points), np.dtype([(name, f"{order}f4") for name in names]))
-    for k, name in enumerate("xyz"):
-        table[name] = np.asarray(points, float).reshape(-1, 3)[:, k]
-    fields = [PointField(name=name, offset=4 * k, datatype=PointField.FLOAT32, count=1) for k, name in enumerate(names)]
+    table = np.zeros((len(points), len(names)), ">f4" if swapped else "<f4")
+    table[:, -3:] = points
     return PointCloud2(
-        header=Header(stamp=Time(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9), frame_id=frame),
+        header=outputs.header(stamp_ns, frame),
         height=1,
         width=len(points),
-        fields=fields,
+        fields=[PointField(name=n, offset=4 * k, datatype=PointField.FLOAT32, count=1) for k, n in enumerate(names)],
         is_bigendian=swapped,
         point_step=4 * len(names),
-        row_step=4 * len(names) * len(points),
+        row_step=table.nbytes,
         data=array("B", table.tobytes()),
         is_dense=True,
     )
@@ -63,15 +58,6 @@ def covered(agents, points):
     return obstacles.points_in_boxes(
         np.asarray(points, float)[:, :2], agents.poses, agents.sizes - 2 * obstacles.BOX_MARGIN_M + 1e-6
     )
-
-
-def test_a_wall_longer_than_any_vehicle_is_several_boxes():
-    wall = block(0.0, 10.0, length=118.0, width=1.0)
-    agents = boxes(wall).boxes
-    assert (agents.sizes <= Agents.MAX_EXTENT_M).all()
-    inner = wall[np.abs(wall[:, 0]) < 58.0]  # cells at the rim hold too few points
-    assert covered(agents, inner[:, :2]).all()
-    assert agents.sizes.prod(axis=1).sum() < 1.7 * 120.0
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -135,6 +121,14 @@ def test_a_wall_around_a_corner_leaves_the_corner_free():
     agents = boxes(wall).boxes
     assert covered(agents, wall).all()
     assert not covered(agents, [[15.0, 8.0], [25.0, 10.0], [20.0, 15.0]]).any()
+
+
+def test_a_wall_longer_than_any_vehicle_is_several_boxes():
+    wall = block(0.0, 10.0, length=118.0, width=1.0)
+    agents = boxes(wall).boxes
+    assert (agents.sizes <= Agents.MAX_EXTENT_M).all()
+    assert covered(agents, wall[np.abs(wall[:, 0]) < 58.0]).all()  # cells at the rim hold too few points
+    assert agents.sizes.prod(axis=1).sum() < 1.7 * 120.0
 
 
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=60))
@@ -225,8 +219,7 @@ def observed(points, agents=None):
 
 @pytest.mark.parametrize("agents", [None, Agents.none()])
 def test_a_plan_into_an_obstacle_is_unsafe_and_one_past_it_is_not(agents):
-    config = CONFIG
-    into, past = (SafetyContext(observed(block(16.0, left_m), agents), config) for left_m in (0.0, 4.0))
+    into, past = (SafetyContext(observed(block(16.0, left_m), agents), CONFIG) for left_m in (0.0, 4.0))
     assert unsafe_reason(straight_on().trajectory, into)
     assert not unsafe_reason(straight_on().trajectory, past)
     assert safety_check(straight_on(), into).unsafe_after_s < 2.0

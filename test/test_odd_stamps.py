@@ -32,11 +32,7 @@ def test_simulated_time_without_a_clock_is_named_before_anything_is_received():
         ([WALL_S - 4e8 + 0.1 * k for k in range(10)], WALL_S, "set use_sim_time to true for a bag"),
         ([WALL_S + 0.1 * k for k in range(10)], 12.0, "and to false for sensors"),
         ([WALL_S + 0.1 * k for k in range(10)], 0.0, NO_CLOCK),
-        (
-            [12.0 + 0.1 * k for k in range(5)] + [WALL_S + 0.1 * k for k in range(6)],
-            WALL_S + 0.5,
-            "",
-        ),  # a clock that is set
+        ([12.0 + 0.1 * k for k in range(5)] + [WALL_S + 0.1 * k for k in range(6)], WALL_S + 0.5, ""),  # it is set
     ],
     ids=["0", "0 at first", "equal", "a nanosecond apart", "an old bag", "sensors and /clock", "no /clock", "a jump"],
 )

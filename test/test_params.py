@@ -4,6 +4,7 @@ Real nodes in this process, given arguments as `ros2 run` and `ros2 launch` give
 """
 
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,26 +16,9 @@ from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.node_process import start_ros
 from reflectdrive_ros.ros.params import declare_config
 
-# made up, with the names and units of Autoware's vehicle_info.param.yaml
-VEHICLE_INFO = {
-    "wheel_radius": 0.35,
-    "wheel_width": 0.24,
-    "wheel_base": 2.79,
-    "wheel_tread": 1.6,
-    "front_overhang": 1.0,
-    "rear_overhang": 1.1,
-    "left_overhang": 0.15,
-    "right_overhang": 0.13,
-    "vehicle_height": 2,
-    "max_steer_angle": 0.7,
-}
-MEASURED = VehicleConfig(
-    length_m=1.0 + 2.79 + 1.1,
-    width_m=1.6 + 0.15 + 0.13,
-    wheel_base_m=2.79,
-    rear_axle_to_center_m=0.5 * (1.0 + 2.79 - 1.1),
-    max_steering_rad=0.7,
-)
+FILE = Path(__file__).parent / "launched" / "vehicle_info.param.yaml"
+VEHICLE_INFO = yaml.safe_load(FILE.read_text())["/**"]["ros__parameters"]
+MEASURED = VehicleConfig(1.0 + 2.79 + 1.1, 1.896, 2.79, 1.345, 0.7)
 
 
 @contextmanager
@@ -75,7 +59,7 @@ def test_autowares_vehicle_info_becomes_the_vehicle(tmp_path, by_file):
     assert config.vehicle == MEASURED
     assert status.level is Level.OK
     assert status.message.startswith(
-        "from vehicle_info: vehicle.length_m 4.89, vehicle.width_m 1.88, vehicle.wheel_base_m 2.79"
+        "from vehicle_info: vehicle.length_m 4.89, vehicle.width_m 1.896, vehicle.wheel_base_m 2.79"
     )
     assert "set otherwise" not in status.message
 

@@ -187,8 +187,9 @@ def test_the_node_does_exactly_what_the_policy_allows(tmp_path, start, remaps, o
     missing = {INPUTS[t.name][1] for t in topics.inputs(config) if not topics.is_installed(t.type)}
     assert subscribed == allowed(text, "subscribe", who[0]) - missing
     assert published == allowed(text, "publish", who[0])
-    own = set() if topics.serves_start() else {topics.START_SERVICE.replace("~", "/".join(reversed(who)))}
-    assert served == allowed(text, "reply", who[0]) - own
+    start_service = topics.START_SERVICE.replace("~", "/".join(reversed(who)))
+    absent = set() if topics.is_installed(topics.START_SERVICE_TYPE) else {start_service}
+    assert served == allowed(text, "reply", who[0]) - absent
 
 
 # --- what is installed -----------------------------------------------------------------------------------------------

@@ -55,17 +55,15 @@ def test_topics_of_cameras_follow_the_configuration():
     assert table(inputs__objects_type="tracked")["objects"].type.endswith("TrackedObjects")
 
 
-def test_every_type_exists():
-    for topic in table().values():
-        if topics.is_installed(topic.type) or topic.key != "operation_mode":  # the node drives without this package
-            assert topics.message_class(topic.type).get_fields_and_field_types()
-
-
-def test_the_check_node_has_autowares_types_and_qos():
+def test_the_check_node_has_autowares_qos_and_no_cameras():
     for topic in (topics.CHECK_CANDIDATES, *topics.CHECK_OUTPUTS):
-        if topic.key != "diagnostics":
-            assert topic.qos.value == ("reliable", "volatile", 1)
-        assert topics.message_class(topic.type).get_fields_and_field_types()
+        assert topic.qos.value == ("reliable", "volatile", 10 if topic.key == "diagnostics" else 1)
     keys = {topic.key for topic in topics.check_inputs(config())}
     assert {"odometry", "acceleration", "objects", "route", "tf_static"} <= keys
     assert not any(key.startswith(("image", "info")) for key in keys)
+
+
+def test_every_type_exists():
+    for topic in (*table().values(), topics.CHECK_CANDIDATES, *topics.CHECK_OUTPUTS):
+        if topics.is_installed(topic.type) or topic.key != "operation_mode":  # the node drives without this package
+            assert topics.message_class(topic.type).get_fields_and_field_types()

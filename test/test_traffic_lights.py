@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import VelocityLimit
 from autoware_perception_msgs.msg import TrafficLightElement
-from autoware_planning_msgs.msg import LaneletPrimitive
-from input_stream import small
+from input_stream import small, status_of
 from lanelet_maps import route_message, settings
 from light_inputs import (  # noqa: F401 (fixtures)
     AMBER,
@@ -27,6 +26,7 @@ from light_inputs import (  # noqa: F401 (fixtures)
     groups,
     lamp,
     map_writer,
+    show,
     snapshot_at,
     state_at,
 )
@@ -49,13 +49,10 @@ from reflectdrive_ros.ros.inputs.snapshot import Inputs
 # --- which lamp holds ------------------------------------------------------------------------------------------------
 
 
-def test_a_green_arrow_permits_its_own_turn_beside_a_red_circle():
+def test_an_arrow_decides_for_its_own_turn_beside_a_circle_of_another_colour():
     for lamps in permutations((lamp(RED), lamp(GREEN, LEFT))):
         assert state_for_turn(lamps, "left") is GREEN
         assert {state_for_turn(lamps, turn) for turn in ("", "straight", "right")} == {RED}
-
-
-def test_a_red_arrow_holds_its_turn_back_beside_a_green_circle():
     lamps = lamp(GREEN), lamp(RED, LEFT)
     assert (state_for_turn(lamps, "left"), state_for_turn(lamps, "straight")) == (RED, GREEN)
 
@@ -108,8 +105,8 @@ def test_a_light_without_a_stop_line_holds_at_the_start_of_its_lanelet(write_map
     lights = load_map(settings(file)).lights
     np.testing.assert_allclose(lights.stop_lines, [[[100.0, 3.5], [100.0, 0.0]]] * 2)
     inputs = car(file)
-    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    status = {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
+    show(inputs, 1.0, lamp(RED))
+    status = status_of(inputs, "traffic_lights", 1.0)
     assert status.level is Level.WARN
     assert "2 lights of the map have no stop line" in status.message
     assert status.values["lights_without_stop_line"] == "2"
@@ -144,7 +141,7 @@ def test_packed_lights_come_back_and_rows_that_do_not_fit_are_refused(write_map)
 
 def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(write_map):
     inputs = car(write_map())
-    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    show(inputs, 1.0, lamp(RED), lamp(GREEN, LEFT))
     scene = snapshot_at(inputs, 1.1).observation
     assert scene.traffic_lights.ids.tolist() == scene.stop_lines.light_ids.tolist() == [JUNCTION]
     assert scene.traffic_lights.states.tolist() == [RED]
@@ -154,7 +151,7 @@ def test_the_planner_gets_the_lights_of_its_route_and_not_those_of_another_turn(
 
 def test_along_a_path_the_lanelets_that_follow_it_count(write_map):
     inputs = car(write_map(), path=True)
-    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    show(inputs, 1.0, lamp(RED), lamp(GREEN, LEFT))
     scene = snapshot_at(inputs, 1.0).observation
     states = dict(zip(scene.traffic_lights.ids.tolist(), scene.traffic_lights.states.tolist(), strict=True))
     assert states[JUNCTION] == RED
@@ -179,7 +176,7 @@ def test_without_a_message_or_a_map_lights_are_unknown(write_map):
     assert (scene.traffic_lights, scene.stop_lines) == (None, None)
     assert not uses_lights(small(inputs__route_type="path"))
     by_topic = Inputs(small(inputs__route_type="lanelet", inputs__objects_type="none", cameras__required=False))
-    by_topic.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    show(by_topic, 1.0, lamp(RED))
     assert snapshot_at(by_topic, 1.0).observation is None  # no route without a map
     by_topic.store.put("map", map_message(archive(write_map())), 0)
     by_topic.store.put("route", route_message(*WHOLE_ROUTE), 0)
@@ -188,11 +185,8 @@ def test_without_a_message_or_a_map_lights_are_unknown(write_map):
 
 
 def test_a_map_without_lights_needs_no_messages_and_one_with_lights_says_that_they_are_missing(write_map):
-    def status(inputs):
-        return {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
-
-    assert status(car(write_map(lights=False))).level is Level.OK
-    missing = status(car(write_map()))
+    assert status_of(car(write_map(lights=False)), "traffic_lights", 1.0).level is Level.OK
+    missing = status_of(car(write_map()), "traffic_lights", 1.0)
     assert (missing.level, missing.message) == (Level.WARN, "traffic_lights: nothing received yet")
 
 
@@ -205,7 +199,7 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
     )
     inputs.store.put("route", route_message(*WHOLE_ROUTE), 0)
     assert not snapshot_at(inputs, 0.9).observation.lanes.lights.any()
-    inputs.store.put("lights", groups(1.0, lamp(RED), lamp(GREEN, LEFT)), ns(1.0))
+    show(inputs, 1.0, lamp(RED), lamp(GREEN, LEFT))
     scene = snapshot_at(inputs, 1.0).observation
     assert sorted(scene.lanes.lights[scene.lanes.valid]) == sorted([RED, GREEN, *[0] * (scene.lanes.valid.sum() - 2)])
     assert (scene.route_lanes.lights == RED).sum() == 1
@@ -216,11 +210,11 @@ def test_vector_planners_get_the_lights_of_their_lanes(write_map):
 
 def test_a_state_is_kept_while_messages_lack_its_group_and_no_longer_than_allowed(write_map):
     inputs = car(write_map(), inputs__max_age_s=("lights=0.5",))
-    inputs.store.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
+    show(inputs, 1.0, lamp(GREEN))
     for seconds in (1.1, 1.2, 1.4):
-        inputs.store.put("lights", groups(seconds), ns(seconds))
+        show(inputs, seconds)
         assert state_at(inputs, seconds) is GREEN
-    inputs.store.put("lights", groups(1.6), ns(1.6))
+    show(inputs, 1.6)
     assert state_at(inputs, 1.6) is UNKNOWN
 
 
@@ -238,11 +232,11 @@ def test_an_old_state_is_unknown_and_an_old_red_stays_red_where_the_car_has_to_s
     write_map, last, unknown, after_red, becomes
 ):
     inputs = car(write_map(), lights__unknown=unknown, lights__unknown_after_red=after_red)
-    inputs.store.put("lights", groups(1.0, lamp(last)), ns(1.0))
+    show(inputs, 1.0, lamp(last))
     assert state_at(inputs, 1.9) is last
     assert state_at(inputs, 2.1) is becomes
     assert snapshot_at(inputs, 2.2).observation.lights_age_s == pytest.approx(1.2)
-    status = {line.name: line for line in inputs.statuses(ns(2.2))}["traffic_lights"]
+    status = status_of(inputs, "traffic_lights", 2.2)
     assert status.level is Level.WARN
     assert "newest is 1.20 s old, allowed 1.00 s" in status.message
 
@@ -256,37 +250,27 @@ def test_a_policy_after_red_that_equals_the_one_of_unknown_is_refused():
 def test_a_light_that_is_recognised_in_every_other_message_keeps_its_state(write_map, state):
     inputs = car(write_map())
     for k in range(10):
-        inputs.store.put("lights", groups(1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN)), ns(1.0 + 0.1 * k))
+        show(inputs, 1.0 + 0.1 * k, lamp(state if k % 2 == 0 else UNKNOWN))
         assert state_at(inputs, 1.0 + 0.1 * k) is state
-
-
-def test_a_light_that_turns_green_is_green_at_once(write_map):
-    inputs = car(write_map())
-    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    inputs.store.put("lights", groups(1.1, lamp(GREEN)), ns(1.1))
-    assert state_at(inputs, 1.1) is GREEN
 
 
 def test_every_message_counts_also_those_between_two_plans(write_map):
     inputs = car(write_map())
-    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
-    inputs.store.put("lights", groups(1.05), ns(1.05))
+    for seconds, lamps in ((1.0, (lamp(GREEN),)), (1.05, (lamp(RED),)), (1.1, ())):
+        show(inputs, seconds, *lamps)
     assert state_at(inputs, 1.1) is RED
+    show(inputs, 1.2, lamp(GREEN))
+    assert state_at(inputs, 1.2) is GREEN
 
 
-def test_a_restart_forgets_the_lights(write_map):
+def test_a_restart_forgets_the_lights_and_a_state_from_the_future_is_not_believed(write_map):
     inputs = car(write_map())
-    inputs.store.put("lights", groups(100.0, lamp(RED)), ns(100.0))
+    show(inputs, 100.0, lamp(RED))
     assert state_at(inputs, 100.0) is RED
     assert snapshot_at(inputs, 1.0).observation.traffic_lights is None
-
-
-def test_a_state_from_the_future_is_not_believed(write_map):
-    inputs = car(write_map())
-    inputs.store.put("lights", groups(5.0, lamp(GREEN)), ns(1.0))
+    show(inputs, 5.0, lamp(GREEN))
     assert state_at(inputs, 1.0) is UNKNOWN
-    status = {line.name: line for line in inputs.statuses(ns(1.0))}["traffic_lights"]
-    assert "in the future" in status.message
+    assert "in the future" in status_of(inputs, "traffic_lights", 1.0).message
 
 
 def test_the_diagnostics_count_groups_and_those_that_the_map_has_not(write_map):
@@ -295,20 +279,10 @@ def test_the_diagnostics_count_groups_and_those_that_the_map_has_not(write_map):
         message = groups(1.0 + 0.1 * k, lamp(GREEN))
         message.traffic_light_groups += groups(1.0, lamp(RED), group=77).traffic_light_groups
         inputs.store.put("lights", message, ns(1.0 + 0.1 * k))
-    status = {line.name: line for line in inputs.statuses(ns(1.4))}["traffic_lights"]
+    status = status_of(inputs, "traffic_lights", 1.4)
     assert (status.values["groups"], status.values["groups_not_in_map"]) == ("2", "1")
     assert (status.values["rate_hz"], status.values["age_s"]) == ("10.00", "0.000")
     assert "1 of 2 groups belong to no lanelet of the map" in status.message
-
-
-def test_bytes_that_are_no_lights_are_refused_with_a_sentence(write_map):
-    inputs = car(write_map())
-    data = bytes(serialize_message(groups(1.0, lamp(RED))))
-    assert inputs.store.receive("lights", data, ns(1.0)) == ns(1.0)
-    assert inputs.store.receive("lights", data[:21], ns(1.1)) is None
-    assert state_at(inputs, 1.1) is RED
-    status = {line.name: line for line in inputs.statuses(ns(1.1))}["traffic_lights"]
-    assert "1 messages refused" in status.message
 
 
 def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(write_map):
@@ -323,7 +297,7 @@ def test_a_thousand_lamps_do_not_hold_the_node_and_many_more_are_refused(write_m
     inputs = car(write_map())
     assert inputs.store.receive("lights", whole, ns(1.0)) is not None
     assert inputs.store.receive("lights", of(900), ns(1.1)) is None
-    status = {line.name: line for line in inputs.statuses(ns(1.1))}["traffic_lights"]
+    status = status_of(inputs, "traffic_lights", 1.1)
     assert "a message of at least 2005 items is not read, at most 2000 are: send fewer" in status.message
 
 
@@ -355,7 +329,7 @@ def test_the_operators_limit_holds_everywhere_and_zero_means_stop(write_map, pat
     scene = snapshot_at(inputs, 1.2).observation
     assert (scene.route_limits_mps == 0.0).all()
     assert scene.speed_limit_mps == 0.5  # planners divide by it
-    status = {line.name: line for line in inputs.statuses(ns(1.2))}["max_velocity"]
+    status = status_of(inputs, "max_velocity", 1.2)
     assert (status.level, status.values["limit_mps"]) == (Level.OK, "0.00")
 
 
@@ -365,7 +339,7 @@ def test_a_limit_that_is_none_is_refused_and_the_one_before_it_stays(write_map, 
     inputs.store.put("max_velocity", VelocityLimit(max_velocity=3.0), ns(1.0))
     inputs.store.put("max_velocity", VelocityLimit(max_velocity=value), ns(1.0))
     assert (snapshot_at(inputs, 1.0).observation.route_limits_mps == 3.0).all()
-    status = {line.name: line for line in inputs.statuses(ns(1.0))}["max_velocity"]
+    status = status_of(inputs, "max_velocity", 1.0)
     assert status.level is Level.WARN
     assert f"a limit of {value:g} m/s cannot be used: publish 0 (stop) or more" in status.message
 
@@ -390,24 +364,3 @@ def test_a_car_past_its_goal_asks_for_a_new_one(write_map, path):
     )
     assert snapshot.ego is not None  # enough for a stop plan
     assert snapshot_at(inputs, 1.2, x=279.0).observation is not None
-
-
-def test_a_lanelet_route_of_almost_20000_items_is_driven_and_a_longer_one_leaves_it_in_force(write_map):
-    """Items are its segments and all lanelets of them."""
-
-    def with_lanelets(items):
-        message = route_message(*WHOLE_ROUTE)
-        for segment in message.segments:
-            segment.primitives = [segment.preferred_primitive]
-        others = items - 2 * len(message.segments)
-        message.segments[0].primitives += [LaneletPrimitive(id=10**6 + k) for k in range(others)]
-        return serialize_message(message)
-
-    inputs = car(write_map())
-    assert inputs.store.receive("route", with_lanelets(19_999), ns(1.0)) is not None
-    assert snapshot_at(inputs, 1.0).observation is not None
-    assert inputs.store.receive("route", with_lanelets(20_001), ns(1.1)) is None
-    assert snapshot_at(inputs, 1.1).observation is not None
-    status = {line.name: line for line in inputs.statuses(ns(1.1))}["route"]
-    assert status.level is Level.WARN
-    assert "a message of at least 20001 items is not read, at most 20000 are" in status.message

@@ -25,16 +25,7 @@ from carla_driver_interface.protocol import TrafficLightState
 
 from ..core import geometry
 from ..core.config import Config
-from ..core.domain import (
-    Array,
-    CameraFrame,
-    EgoState,
-    Observation,
-    PlanSource,
-    StepReport,
-    StopLines,
-    TrafficLights,
-)
+from ..core.domain import Array, CameraFrame, EgoState, Observation, PlanSource, StepReport, StopLines, TrafficLights
 from ..features.cameras import Camera
 from ..features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
 from ..features.reprojection import View, black, plan_views, reproject

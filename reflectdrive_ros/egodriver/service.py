@@ -123,11 +123,7 @@ class OneLineErrors(grpc.ServerInterceptor):  # type: ignore[misc]
 
 @contextmanager
 def serving(
-    driver: BaseDriver,
-    port: int,
-    host: str,
-    mode: ServiceMode = "carla",
-    clock: Callable[[], float] = time.monotonic,
+    driver: BaseDriver, port: int, host: str, mode: ServiceMode = "carla", clock: Callable[[], float] = time.monotonic
 ) -> Iterator[int]:
     """Serves a driver while the block runs; yields the port. Raises UserError for an address that cannot be used."""
     if not host.isprintable() or len(host) > HOST_CHARACTERS:  # gRPC would write it to the terminal

@@ -93,12 +93,10 @@ def read(content: bytes, has_signal: bool) -> CandidateMessages:
     try:
         reader, candidates, generators = _Reader(content), list[CandidateMessage](), list[tuple[bytes, str]]()
         for _ in range(reader.number("I")):
-            stamp_ns, frame, generator_id, points = (
-                *(reader.stamp(), reader.text(), reader.octets(UUID_BYTES)),
-                reader.points(),
-            )
+            header, generator_id = (reader.stamp(), reader.text()), reader.octets(UUID_BYTES)
+            points = reader.points()
             signal = (reader.stamp(), reader.number("B")) if has_signal else None
-            candidates.append(CandidateMessage(stamp_ns, frame, generator_id, points, signal))
+            candidates.append(CandidateMessage(*header, generator_id, points, signal))
         for _ in range(reader.number("I")):
             generators.append((reader.octets(UUID_BYTES), reader.text()))
         reader.end()
@@ -136,35 +134,21 @@ def read_trajectory(content: bytes, name: str) -> CandidateMessages:
     return CandidateMessages((CandidateMessage(stamp_ns, frame, generator_id, points, None),), ((generator_id, name),))
 
 
-def _write_candidate(writer: CdrWriter, candidate: CandidateMessage) -> None:
-    writer.header(candidate.stamp_ns, candidate.frame).octets(candidate.generator_id)
-    writer.records(candidate.points, POINT_TIME_BYTES)
-    if candidate.signal is not None:
-        writer.stamp(candidate.signal[0]).numbers("B", candidate.signal[1])
-
-
-def _write_generators(writer: CdrWriter, messages: CandidateMessages) -> bytes:
+def write(messages: CandidateMessages, scores: Sequence[float] | None = None) -> bytes:
+    """CandidateTrajectories, serialised in the layout of its candidates; with `scores` (0..1, one per candidate)
+    ScoredCandidateTrajectories."""
+    writer = CdrWriter().numbers("I", len(messages.candidates))
+    for index, candidate in enumerate(messages.candidates):
+        writer.header(candidate.stamp_ns, candidate.frame).octets(candidate.generator_id)
+        writer.records(candidate.points, POINT_TIME_BYTES)
+        if candidate.signal is not None:
+            writer.stamp(candidate.signal[0]).numbers("B", candidate.signal[1])
+        if scores is not None:
+            writer.numbers("f", scores[index])
     writer.numbers("I", len(messages.generators))
     for generator_id, name in messages.generators:
         writer.octets(generator_id).text(name)
     return writer.content()
-
-
-def write(messages: CandidateMessages) -> bytes:
-    """CandidateTrajectories, serialised in the layout of its candidates."""
-    writer = CdrWriter().numbers("I", len(messages.candidates))
-    for candidate in messages.candidates:
-        _write_candidate(writer, candidate)
-    return _write_generators(writer, messages)
-
-
-def write_scored(messages: CandidateMessages, scores: Sequence[float]) -> bytes:
-    """ScoredCandidateTrajectories, serialised; `scores`: 0..1, one per candidate."""
-    writer = CdrWriter().numbers("I", len(messages.candidates))
-    for candidate, score in zip(messages.candidates, scores, strict=True):
-        _write_candidate(writer, candidate)
-        writer.numbers("f", score)
-    return _write_generators(writer, messages)
 
 
 def trajectory_of(

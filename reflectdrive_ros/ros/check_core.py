@@ -208,7 +208,7 @@ class CheckCore:
         return CheckStep(
             max((each.stamp_ns for each in messages.candidates), default=0),
             content if same else candidates.write(out),
-            candidates.write_scored(out, scores),
+            candidates.write(out, scores),
             None if best is None else plan_messages.trajectory_bytes(best.stamp_ns, best.points, best.frame),
             checked.report(),
             checked.surface,

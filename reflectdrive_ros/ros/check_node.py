@@ -12,14 +12,13 @@ from typing import Any, NoReturn
 
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
-from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humble
+from rclpy.node import Node
 
 from . import outputs, topics
 from .check_core import CheckCore, CheckStep
 from .node_process import run_node
 from .params import declare_config
-from .plan_publisher import publishers, qos_profile
-from .topics import message_class
+from .plan_publisher import publishers, subscribe
 
 NODE = "reflectdrive_check"
 LATEST_DIAGNOSTICS_S = 0.15  # at most so long without diagnostics
@@ -40,23 +39,13 @@ class CheckNode(Node):
         self._diagnosed_s = 0.0
         self._by_key = publishers(self, topics.CHECK_OUTPUTS)
         self._inputs = [
-            self._subscribe(topic, self._store_callback(topic.key))
+            subscribe(self, topic, self._store_callback(topic.key))
             for topic in topics.check_inputs(self._core.config)
             if topic.required or topics.is_installed(topic.type)
         ]
-        self._inputs.append(self._subscribe(topics.CHECK_CANDIDATES, self._check))
+        self._inputs.append(subscribe(self, topics.CHECK_CANDIDATES, self._check))
         self.create_timer(
             LATEST_DIAGNOSTICS_S, self._publish_late_diagnostics, clock=Clock(clock_type=ClockType.STEADY_TIME)
-        )
-
-    def _subscribe(self, topic: topics.Topic, callback: Any) -> Any:
-        return self.create_subscription(
-            message_class(topic.type),
-            topic.name,
-            callback,
-            qos_profile(topic.qos),
-            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
-            raw=True,  # rclpy deserialises with the GIL held, and an error there would end the node
         )
 
     def _now_ns(self) -> int:

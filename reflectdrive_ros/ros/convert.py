@@ -209,11 +209,7 @@ AGENT_DISTANCE_MAX_M = 100_000.0  # likewise, of an object or its path, from the
 
 
 def map_agents(
-    message: Any,
-    map_frame: str,
-    near: Array,
-    extent_max_m: float = OBJECT_EXTENT_MAX_M,
-    count_max: int = OBJECTS_MAX,
+    message: Any, map_frame: str, near: Array, extent_max_m: float = OBJECT_EXTENT_MAX_M, count_max: int = OBJECTS_MAX
 ) -> MapAgents:
     """Agents of PredictedObjects or TrackedObjects, nearest to `near` (x, y in the map) first.
 
@@ -381,16 +377,10 @@ class MapGrid:
     moves_with_car: bool  # that frame is base_link
 
 
-def map_grid(
-    message: Any,
-    map_frame: str,
-    ego: EgoState,
-    free_below: int = GRID_FREE_BELOW,
-    resolution_max_m: float = GRID_RESOLUTION_MAX_M,
-) -> MapGrid:
+def map_grid(message: Any, map_frame: str, ego: EgoState) -> MapGrid:
     """Drivable space of a nav_msgs/OccupancyGrid in the map or in base_link.
 
-    Cells from 0 to `free_below` - 1 are drivable; occupied, unknown (-1) and cells beyond the grid are not. A cell's
+    Cells from 0 to GRID_FREE_BELOW - 1 are drivable; occupied, unknown (-1) and cells beyond the grid are not. A cell's
     distance is that to the nearest corner of a cell of the other kind, so that the grid is conservative.
     """
     frame = message.header.frame_id.lstrip("/")
@@ -399,10 +389,10 @@ def map_grid(
             f"the drivable grid is in frame '{message.header.frame_id}', expected '{map_frame}' or 'base_link'"
         )
     resolution_m, width, height = float(message.info.resolution), int(message.info.width), int(message.info.height)
-    if not GRID_RESOLUTION_MIN_M <= resolution_m <= resolution_max_m:  # NaN is not either
+    if not GRID_RESOLUTION_MIN_M <= resolution_m <= GRID_RESOLUTION_MAX_M:  # NaN is not either
         raise BadMessage(
             f"the drivable grid has a resolution of {resolution_m:g} m, expected {GRID_RESOLUTION_MIN_M} to "
-            f"{resolution_max_m:g} m: publish another"
+            f"{GRID_RESOLUTION_MAX_M} m: publish another"
         )
     cells = np.frombuffer(message.data, np.int8)
     if width == 0 or height == 0 or len(cells) != width * height:
@@ -429,7 +419,7 @@ def map_grid(
             "used: publish a coarser or smaller one"
         )
     near = cells.reshape(height, width)[low[1] : high[1], low[0] : high[0]]
-    free = np.pad((near >= 0) & (near < free_below), 1).astype(np.uint8)  # cells beyond the grid are unknown
+    free = np.pad((near >= 0) & (near < GRID_FREE_BELOW), 1).astype(np.uint8)  # cells beyond the grid are unknown
     inside, outside = (cv2.distanceTransform(kind, cv2.DIST_L2, cv2.DIST_MASK_PRECISE) for kind in (free, 1 - free))
     signed = resolution_m * np.where(free, inside - CELL_CORNER, -outside)
     first = np.array([*(resolution_m * (low - 0.5)), 0.0])  # the padding's cell

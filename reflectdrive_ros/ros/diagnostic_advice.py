@@ -106,10 +106,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "no camera is calibrated",
     ),
     "Check pose and intrinsics. If they are right, the network sees less than in its training: add a camera that "
-    "covers the rest": (
-        "the rest is black",
-        "no camera covers it",
-    ),
+    "covers the rest": ("the rest is black", "no camera covers it"),
     "No camera looks where the network's do: check the poses on `/tf_static` (optical frames: z forward, x right,"
     " y down)": ("no image for any of the network's cameras",),
     "Likewise; or use a network that was trained with `data.camera_dropout`": ("of the network is missing",),
@@ -125,11 +122,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "from the map",
     ),
     "Set the driver to one of those encodings, or to JPEG (CompressedImage)": ("encoding '…' is unknown",),
-    "The driver sends wrong sizes: update it": (
-        "with rows of … bytes",
-        "holds pixels in pairs",
-        "holds rows in pairs",
-    ),
+    "The driver sends wrong sizes: update it": ("with rows of … bytes", "holds pixels in pairs", "holds rows in pairs"),
     "The JPEG is incomplete: set the DDS profile": ("are not an image",),
     "Set the driver to JPEG or PNG; no other format is decoded": ("are no JPEG and no PNG",),
     "Send smaller images": ("megapixels are",),
@@ -159,10 +152,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "beyond the nearest",
         "points not finite",
     ),
-    "Correct the publisher of the point cloud: x, y and z as floats": (
-        "obstacles: the cloud",
-        "obstacles: field",
-    ),
+    "Correct the publisher of the point cloud: x, y and z as floats": ("obstacles: the cloud", "obstacles: field"),
     "Correct the publisher of the grid. Until then the drivable space is unknown, and plans are not checked "
     "against it": (
         "the drivable grid is in frame",
@@ -182,10 +172,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "is beside the roads of",
     ),
     # --- route and map
-    "Set a goal": (
-        "publish a path of at least two",
-        "the route has no segments",
-    ),
+    "Set a goal": ("publish a path of at least two", "the route has no segments"),
     "Correct the publisher of the path": ("the route holds NaN or infinity",),
     "Correct the publisher of the route": ("start or goal holds NaN",),
     "Set a goal further away": ("all points of the route are equal",),
@@ -211,15 +198,8 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
         "plan the route again on this map",
     ),
     "The map file lacks `local_x`, `local_y`, or its origin is wrong: [Routes from lanelets](on_a_car.md#routes-"
-    "from-lanelets)": (
-        "from its first lanelet",
-        "check inputs.lanelet_map",
-        "check that map, route and odometry",
-    ),
-    "The route's lanelets are not consecutive on this map": (
-        "the route jumps",
-        "… m from … to …",
-    ),
+    "from-lanelets)": ("from its first lanelet", "check inputs.lanelet_map", "check that map, route and odometry"),
+    "The route's lanelets are not consecutive on this map": ("the route jumps", "… m from … to …"),
     "Correct the map": ("has no length: correct the map",),
     "The car stops. Localisation jumped, or the route is of another place: drive the car back or set a goal from where "
     "it is. On [roads of many lanes](on_a_car.md#distance-from-the-route) raise `route.max_distance_m`": (
@@ -283,10 +263,7 @@ ADVICE: dict[str, tuple[str, ...]] = {  # what to do -> fragments of the sentenc
     "A network needs two instants, 0.5 s apart. At the start: nothing. Later: images are lost, see the DDS profile": (
         "the older images are missing",
     ),
-    "Publish a shorter instruction": (
-        "characters: it was cut",
-        "words with command and limit",
-    ),
+    "Publish a shorter instruction": ("characters: it was cut", "words with command and limit"),
     "Use the network's vocabulary of navigation instructions; other words have no effect": ("unknown words: '…'",),
     "Nothing in the first second. Later: the sender of objects or map has stopped": (
         "lanes are unknown",
@@ -420,7 +397,6 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "TensorRT … on …, …",
         "\\d+(?:\\.\\d+)?|\\w+",
         "\\s*(\\d+(?:\\.\\d+)?)\\s*(km/h|kmh|mph|)\\s*",
-        "__ns:=/planning/reflectdrive",
         "a height",
         "a position",
         "a speed",

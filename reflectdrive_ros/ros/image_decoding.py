@@ -19,10 +19,7 @@ from . import raw_images
 
 AS_RGB = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # newer than Ubuntu 24.04's OpenCV
 REDUCED = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}
-OVERSAMPLING_MIN = (
-    # minimum number of source pixels per target pixel in each direction of an image that is decoded at reduced size
-    1.5
-)
+OVERSAMPLING_MIN = 1.5  # source pixels per target pixel, along each axis, of an image that is decoded at reduced size
 SIZE_MARKERS = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # segments of a JPEG that hold its size
 BARE_MARKERS = {0x01, *range(0xD0, 0xDA)}  # those without a length
 MEGAPIXELS_MAX = 16.0  # of an image, by its header, before decoding: 4K has 8.3

@@ -17,7 +17,7 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.context import Context
 from rclpy.exceptions import ParameterException
-from rclpy.node import Node, SubscriptionEventCallbacks  # of qos_event in Humble
+from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, qos_check_compatible
 
 from ..core.config import ConfigError
@@ -29,7 +29,7 @@ from . import outputs, plan_messages, topics
 from .inputs.channel import InputStatus, Level
 from .node_process import run_node
 from .params import declare_config, starts_strictly
-from .plan_publisher import PlanPublisher, qos_profile
+from .plan_publisher import PlanPublisher, qos_profile, subscribe
 from .planning_core import PlanningCore, PlanningStep
 from .topics import message_class
 
@@ -66,17 +66,8 @@ class PlannerNode(Node):
 
         self._publisher = PlanPublisher(self, self.config, self._core.model_sha256)
         self._anchor = f"image:{self.config.cameras.anchor}"
-        # raw: rclpy deserialises with the GIL held, and an error there would end the node
         self._subscriptions_by_key = {
-            topic.key: self.create_subscription(
-                message_class(topic.type),
-                topic.name,
-                self._store_callback(topic.key, topic.key in (self._anchor, "odometry")),
-                qos_profile(topic.qos),
-                # rclpy polls every event handler at every message, which costs more than the messages themselves
-                event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
-                raw=True,
-            )
+            topic.key: subscribe(self, topic, self._store_callback(topic.key, topic.key in (self._anchor, "odometry")))
             for topic in topics.inputs(self.config)
             if topic.required or topics.is_installed(topic.type)
         }
@@ -84,10 +75,8 @@ class PlannerNode(Node):
         self._mismatches: list[str] = []  # reported last; each change is reported once
         self._types_by_key = {topic.key: topic.type for topic in topics.inputs(self.config)}
         self._silent = {key for key in self._subscriptions_by_key if key != "instruction"}
-        if topics.serves_start():
-            self.create_service(
-                topics.service_class(topics.START_SERVICE_TYPE), topics.START_SERVICE, self._request_start
-            )
+        if topics.is_installed(topics.START_SERVICE_TYPE):
+            self.create_service(message_class(topics.START_SERVICE_TYPE), topics.START_SERVICE, self._request_start)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(WATCHDOG_PERIOD_S, self._check_watchdog, MutuallyExclusiveCallbackGroup(), clock=steady)
         self.create_timer(

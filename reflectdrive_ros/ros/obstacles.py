@@ -70,11 +70,7 @@ def cloud_points(message: Any) -> Array:
 
 
 def obstacle_boxes(
-    message: Any,
-    transforms: dict[str, tuple[str, Array]],
-    ego: EgoState,
-    users: Agents | None,
-    vehicle: VehicleConfig,
+    message: Any, transforms: dict[str, tuple[str, Array]], ego: EgoState, users: Agents | None, vehicle: VehicleConfig
 ) -> Obstacles:
     """Boxes of a PointCloud2 in base_link or in a frame of /tf_static, without points of `users`, which have boxes.
 

@@ -11,11 +11,7 @@ from typing import Any
 
 import numpy as np
 from autoware_internal_debug_msgs.msg import Float64Stamped, ProcessingTimeNode, ProcessingTimeTree
-from autoware_internal_planning_msgs.msg import (
-    CandidateTrajectory,
-    ControlPoint,
-    PlanningFactorArray,
-)
+from autoware_internal_planning_msgs.msg import CandidateTrajectory, ControlPoint, PlanningFactorArray
 from autoware_internal_planning_msgs.msg import PlanningFactor as PlanningFactorMessage
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
 from autoware_planning_msgs.msg import TrajectoryPoint
@@ -77,10 +73,7 @@ def trajectory(plan: Plan, config: Config, points: Array | None = None) -> Traje
     `points`: its `plan_points`; None: those on flat ground.
     """
     columns = plan_messages.plan_points(plan, config) if points is None else points
-    return TrajectoryMessage(
-        header=header(plan.stamp_ns, config.output.map_frame),
-        points=message_points(columns),
-    )
+    return TrajectoryMessage(header=header(plan.stamp_ns, config.output.map_frame), points=message_points(columns))
 
 
 def turn_indicators(signal: Signal | None, stamp_ns: int) -> TurnIndicatorsCommand:

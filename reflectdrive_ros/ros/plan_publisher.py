@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rclpy.node import Node, PublisherEventCallbacks  # of qos_event in Humble
+from rclpy.node import Node, PublisherEventCallbacks, SubscriptionEventCallbacks  # of qos_event in Humble
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
 from ..core.config import Config
@@ -40,6 +40,20 @@ def publishers(node: Node, outputs_of_node: Iterable[topics.Topic]) -> dict[str,
         )
         for topic in outputs_of_node
     }
+
+
+def subscribe(node: Node, topic: topics.Topic, callback: Callable[[bytes], None]) -> Any:
+    """A subscription to a topic's serialised messages: rclpy deserialises with the GIL held, and an error there would
+    end the node."""
+    return node.create_subscription(
+        message_class(topic.type),
+        topic.name,
+        callback,
+        qos_profile(topic.qos),
+        # rclpy polls every event handler at every message, which costs more than the messages themselves
+        event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+        raw=True,
+    )
 
 
 class PlanPublisher:

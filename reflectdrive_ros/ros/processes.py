@@ -17,21 +17,16 @@ from ..core.config import Config, as_yaml
 from ..infra.signals import Stopped, child_environment, defer_signals
 from . import topics
 from .plan_publisher import qos_profile
+from .system_checks import shipped_file
 from .topics import NODE_NAME
 
 SENDER_DEPTH = 10
-REPO_PROFILE = Path(__file__).resolve().parents[2] / "config" / "fastdds.xml"
 
 
 def dds_profile() -> Path | None:
     """The shipped DDS profile: from the installed share folder, or from the source tree."""
-    from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
-
-    try:
-        installed = Path(get_package_share_directory("reflectdrive")) / "config" / "fastdds.xml"
-    except PackageNotFoundError:
-        installed = REPO_PROFILE
-    return next((path for path in (installed, REPO_PROFILE) if path.is_file()), None)
+    file = shipped_file("fastdds.xml", os.environ)
+    return file if file.is_file() else None
 
 
 def isolated_environment() -> dict[str, str]:
@@ -62,17 +57,10 @@ def running_node(
     with tempfile.TemporaryDirectory() as folder, log.open("w", encoding="utf-8") as output:
         file = Path(folder) / "config.yaml"
         file.write_text(as_yaml(config), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            f"reflectdrive_ros.ros.{module}",
-            "--ros-args",
-            "-r",
-            "__ns:=/planning/reflectdrive",
-        ]
+        command = [sys.executable, "-m", f"reflectdrive_ros.ros.{module}", "--ros-args"]
         command += ["-p", f"config_file:={file}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
-        for private, name in remaps.items():
-            command += ["-r", f"{private}:={name}"]
+        for own, name in {"__ns": "/planning/reflectdrive", **remaps}.items():
+            command += ["-r", f"{own}:={name}"]
         process = None
         try:
             with defer_signals() as request:  # one that came between start and assignment would leave the node behind

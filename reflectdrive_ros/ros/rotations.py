@@ -1,41 +1,20 @@
-"""Quaternions (x, y, z, w) in ROS order: by tf_transformations if ROS has it, else by transforms3d.
-
-tf_transformations is a thin wrapper around transforms3d that only exists as a ROS package; both give the same numbers.
-"""
+"""Quaternions (x, y, z, w) in ROS order, by transforms3d."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from transforms3d.quaternions import mat2quat, quat2mat
 
 from ..core.domain import Array
-
-try:
-    from tf_transformations import quaternion_from_matrix as _quaternion_from_matrix
-    from tf_transformations import quaternion_matrix as _matrix_from_quaternion
-except ImportError:
-    from transforms3d.quaternions import mat2quat, quat2mat
-
-    def _quaternion_from_matrix(matrix: Array) -> Array:
-        w, x, y, z = mat2quat(matrix[:3, :3])
-        return np.array([x, y, z, w])
-
-    def _matrix_from_quaternion(xyzw: Array) -> Array:
-        x, y, z, w = xyzw
-        matrix = np.eye(4)
-        matrix[:3, :3] = quat2mat([w, x, y, z])
-        return matrix
-
 
 Quaternion = tuple[float, float, float, float]
 
 
 def quaternion_from_matrix(matrix: Array) -> Quaternion:
     """(x, y, z, w) of the rotation in a (4, 4) or (3, 3) matrix."""
-    full = np.eye(4)
-    full[:3, :3] = np.asarray(matrix, float)[:3, :3]
-    x, y, z, w = (float(value) for value in _quaternion_from_matrix(full))
+    w, x, y, z = (float(value) for value in mat2quat(np.asarray(matrix, float)[:3, :3]))
     return x, y, z, w
 
 
@@ -50,7 +29,10 @@ def matrix_from_quaternion(xyzw: Sequence[float]) -> Array:
     length = float(np.linalg.norm(q))
     if not np.isfinite(length) or length < 1e-6:
         raise ValueError(f"quaternion {tuple(q.tolist())} is zero or not finite")
-    return np.asarray(_matrix_from_quaternion(q / length), float)
+    x, y, z, w = q / length
+    matrix = np.eye(4)
+    matrix[:3, :3] = quat2mat([w, x, y, z])
+    return matrix
 
 
 def yaw_from_quaternion(xyzw: Quaternion) -> float:

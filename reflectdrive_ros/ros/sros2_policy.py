@@ -42,8 +42,6 @@ ROS_OWN_SERVICES = (
 def policy(config: Config, namespace: str = NAMESPACE, remaps: Mapping[str, str] = NO_REMAPS) -> str:
     """The policy XML (SROS 2's policy format 0.2.0) of both nodes under a configuration, as the launch files start them
     by default, with other names for some topics: `~/..` -> name."""
-    check_config = override_dotted(without_cameras(config), CHECK_SETTINGS)
-    check_inputs = (topics.CHECK_CANDIDATES, *topics.check_inputs(check_config))
     root = ElementTree.Element("policy", version="0.2.0")
     enclaves = ElementTree.SubElement(root, "enclaves")
     planner_names, check_names = (
@@ -52,9 +50,14 @@ def policy(config: Config, namespace: str = NAMESPACE, remaps: Mapping[str, str]
     _add_enclave(
         enclaves, namespace, NODE, topics.inputs(config), planner_names, topics.OUTPUTS, (topics.START_SERVICE,)
     )
-    _add_enclave(enclaves, namespace, CHECK_NODE, check_inputs, check_names, topics.CHECK_OUTPUTS)
+    _add_enclave(enclaves, namespace, CHECK_NODE, _check_inputs(config), check_names, topics.CHECK_OUTPUTS)
     ElementTree.indent(root, "  ")
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _check_inputs(config: Config) -> tuple[Topic, ...]:
+    """The subscriptions of the check node as its launch file sets it."""
+    return topics.CHECK_CANDIDATES, *topics.check_inputs(override_dotted(without_cameras(config), CHECK_SETTINGS))
 
 
 def _add_enclave(
@@ -86,9 +89,8 @@ def _add_enclave(
 
 def parse_remaps(rules: Iterable[str], config: Config) -> dict[str, str]:
     """Topic -> name, of rules FROM:=TO. Raises ConfigError for another form and for a topic that no node has."""
-    check = override_dotted(without_cameras(config), CHECK_SETTINGS)
-    nodes = *topics.inputs(config), *topics.OUTPUTS, topics.CHECK_CANDIDATES, *topics.check_inputs(check)
-    names = {topic.name for topic in (*nodes, *topics.CHECK_OUTPUTS)}
+    every = *topics.inputs(config), *topics.OUTPUTS, *_check_inputs(config), *topics.CHECK_OUTPUTS
+    names = {topic.name for topic in every}
     remaps = dict[str, str]()
     for rule in rules:
         own, separator, name = rule.partition(":=")

@@ -187,6 +187,7 @@ LIBRARIES = (
     ("scipy", ("scipy",), True, INSTALL),
     ("shapely", ("shapely",), True, INSTALL),
     ("cv2", ("opencv-python-headless", "opencv-python"), True, INSTALL),
+    ("transforms3d", ("transforms3d",), True, "apt install python3-transforms3d, or pip install transforms3d"),
     ("rosbags", ("rosbags",), False, "pip install rosbags (replay, dataset and make-bag need it)"),
     ("pyarrow", ("pyarrow",), False, f"{pip_extra('dataset')} (scene sets from recordings)"),
     ("libsumo", ("libsumo",), False, f"{pip_extra('sim')} (the proving ground: demo, scenes, eval)"),
@@ -201,12 +202,6 @@ def libraries() -> Iterator[Finding]:
     """Libraries that the package imports besides ROS, found without importing them: some take seconds or need a
     driver.
     """
-    quaternions = [name for name in ("tf_transformations", "transforms3d") if importlib.util.find_spec(name)]
-    if quaternions:
-        yield Finding("quaternions", State.OK, quaternions[0])
-    else:
-        todo = "apt install ros-$ROS_DISTRO-tf-transformations, or pip install transforms3d"
-        yield Finding("quaternions", State.MISSING, "neither tf_transformations nor transforms3d", todo)
     for module, distributions, required, todo in LIBRARIES:
         if importlib.util.find_spec(module) is None:
             yield Finding(module, State.MISSING, "not installed", todo, required)
@@ -290,7 +285,7 @@ def dds_profile(environment: Mapping[str, str]) -> Finding:
     other = environment.get("RMW_IMPLEMENTATION") or "rmw_fastrtps_cpp"
     if not other.startswith("rmw_fastrtps"):
         return _other_profile(name, other, environment)
-    shipped = _shipped_profile(environment)
+    shipped = f"export FASTRTPS_DEFAULT_PROFILES_FILE={shipped_file('fastdds.xml', environment)}"
     todo = f"launch and demo set it themselves; every other process that sends or receives images needs it: {shipped}"
     for variable in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
         if environment.get(variable):
@@ -319,17 +314,12 @@ def _other_profile(name: str, middleware_name: str, environment: Mapping[str, st
         return Finding(name, State.OK, f"not checked for {middleware_name}", required=False)
     if environment.get("CYCLONEDDS_URI"):
         return Finding(name, State.OK, f"CYCLONEDDS_URI={environment['CYCLONEDDS_URI']}, not read")
-    file = _shipped_file("cyclonedds.xml", environment)
+    file = shipped_file("cyclonedds.xml", environment)
     todo = f"for images, also in the process that sends them: export CYCLONEDDS_URI=file://{file}"
     return Finding(name, State.WARN, "CYCLONEDDS_URI is not set: CycloneDDS uses its defaults", todo)
 
 
-def _shipped_profile(environment: Mapping[str, str]) -> str:
-    """The export command for the shipped profile of Fast DDS."""
-    return f"export FASTRTPS_DEFAULT_PROFILES_FILE={_shipped_file('fastdds.xml', environment)}"
-
-
-def _shipped_file(name: str, environment: Mapping[str, str]) -> Path:
+def shipped_file(name: str, environment: Mapping[str, str]) -> Path:
     """A shipped file of `config`: of the installed share folder, or of the source tree."""
     shares = [Path(prefix) / "share/reflectdrive" for prefix in environment.get("AMENT_PREFIX_PATH", "").split(":")]
     candidates = [folder / "config" / name for folder in (*shares, Path(__file__).resolve().parents[2])]

@@ -42,28 +42,14 @@ class Topic:
 
 
 def message_class(type_name: str) -> Any:
-    """The installed class of `package/msg/Name`. Raises ImportError or AttributeError when it is not installed."""
-    package, _, name = type_name.partition("/msg/")
-    return getattr(import_module(f"{package}.msg"), name)
-
-
-def service_class(type_name: str) -> Any:
-    """Likewise of `package/srv/Name`."""
-    package, _, name = type_name.partition("/srv/")
-    return getattr(import_module(f"{package}.srv"), name)
-
-
-def serves_start() -> bool:
-    """Whether the package of the service is installed: the node drives without it."""
-    try:
-        service_class(START_SERVICE_TYPE)
-    except (ImportError, AttributeError):
-        return False
-    return True
+    """The installed class of `package/msg/Name`, or of a service `package/srv/Name`. Raises ImportError or
+    AttributeError when it is not installed."""
+    package, kind, name = type_name.split("/")
+    return getattr(import_module(f"{package}.{kind}"), name)
 
 
 def is_installed(type_name: str) -> bool:
-    """Whether the message package of `package/msg/Name` is installed: topics of others are not subscribed to."""
+    """Whether a message or service is installed: the node drives without others."""
     try:
         message_class(type_name)
     except (ImportError, AttributeError):
@@ -76,29 +62,20 @@ def inputs(config: Config) -> tuple[Topic, ...]:
     # planning loads OpenCV, and `doctor` reads this module where OpenCV may be missing
     from ..planning.inputs import map_by_topic, needs_cameras, uses_lights
 
-    cameras, settings = config.cameras, config.inputs
+    cameras, settings, needed = config.cameras, config.inputs, needs_cameras(config)
     image = "sensor_msgs/msg/CompressedImage" if cameras.compressed else "sensor_msgs/msg/Image"
     images = cameras.topics or tuple(f"~/input/camera/{name}/image" for name in cameras.names)
     infos = cameras.info_topics or tuple(f"~/input/camera/{name}/camera_info" for name in cameras.names)
-    table = [
-        Topic(f"image:{name}", topic, image, Qos.SENSOR, f"image of the camera {name}", needs_cameras(config))
-        for name, topic in zip(cameras.names, images, strict=True)
-    ]
-    table += [
-        Topic(
-            f"info:{name}",
-            topic,
-            "sensor_msgs/msg/CameraInfo",
-            Qos.SENSOR,
-            f"intrinsics of {name}",
-            needs_cameras(config),
-        )
-        for name, topic in zip(cameras.names, infos, strict=True)
-    ]
-    table += [
-        Topic(
-            "tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", needs_cameras(config)
+    table = (
+        *(
+            Topic(f"image:{key}", name, image, Qos.SENSOR, f"image of the camera {key}", needed)
+            for key, name in zip(cameras.names, images, strict=True)
         ),
+        *(
+            Topic(f"info:{key}", name, "sensor_msgs/msg/CameraInfo", Qos.SENSOR, f"intrinsics of {key}", needed)
+            for key, name in zip(cameras.names, infos, strict=True)
+        ),
+        Topic("tf_static", "/tf_static", "tf2_msgs/msg/TFMessage", Qos.STATIC_TF, "camera poses", needed),
         Topic("odometry", "~/input/odometry", "nav_msgs/msg/Odometry", Qos.NEWEST, "pose in map, twist in base_link"),
         Topic(
             "acceleration",
@@ -110,30 +87,17 @@ def inputs(config: Config) -> tuple[Topic, ...]:
         ),
         Topic("route", "~/input/route", ROUTE_TYPES[settings.route_type], Qos.LATCHED, "route, in map"),
         Topic("instruction", "~/input/instruction", "std_msgs/msg/String", Qos.NEWEST, "route in words", False),
-    ]
-    if map_by_topic(config):
-        table.append(
-            Topic(
-                "map",
-                "~/input/map",
-                MAP_TYPE,
-                Qos.LATCHED,
-                "Autoware's lanelets, in map",
-                settings.route_type == "lanelet",
-            )
-        )
-    if uses_lights(config):
-        table.append(
-            Topic(
-                "lights",
-                "~/input/traffic_lights",
-                LIGHTS_TYPE,
-                Qos.NEWEST,
-                "what the traffic lights show; without it the car does not stop for them, which the diagnostics report",
-                False,
-            )
-        )
-    table.append(
+        Topic(
+            "map", "~/input/map", MAP_TYPE, Qos.LATCHED, "Autoware's lanelets, in map", settings.route_type == "lanelet"
+        ),
+        Topic(
+            "lights",
+            "~/input/traffic_lights",
+            LIGHTS_TYPE,
+            Qos.NEWEST,
+            "what the traffic lights show; without it the car does not stop for them, which the diagnostics report",
+            False,
+        ),
         Topic(
             "max_velocity",
             "~/input/max_velocity",
@@ -141,42 +105,31 @@ def inputs(config: Config) -> tuple[Topic, ...]:
             Qos.LATCHED,
             "speed limit of the operator, 0 to stop; without it the limits of the map count",
             False,
-        )
-    )
-    if settings.objects_type != "none":
-        table.append(
-            Topic(
-                "objects",
-                "~/input/objects",
-                OBJECT_TYPES[settings.objects_type],
-                Qos.NEWEST,
-                "other road users; without them plans are not checked against agents, which the diagnostics report",
-                False,
-            )
-        )
-    if settings.drivable_type == "grid":
-        table.append(
-            Topic(
-                "drivable",
-                "~/input/drivable",
-                "nav_msgs/msg/OccupancyGrid",
-                Qos.NEWEST,
-                "drivable space; without it plans are not checked against it, which the diagnostics report",
-                False,
-            )
-        )
-    if settings.obstacles_type == "cloud":
-        table.append(
-            Topic(
-                "obstacles",
-                "~/input/obstacles",
-                "sensor_msgs/msg/PointCloud2",
-                Qos.SENSOR,
-                "points of obstacles, without ground; points of known road users are left out",
-                False,
-            )
-        )
-    table += [
+        ),
+        Topic(
+            "objects",
+            "~/input/objects",
+            OBJECT_TYPES.get(settings.objects_type, ""),
+            Qos.NEWEST,
+            "other road users; without them plans are not checked against agents, which the diagnostics report",
+            False,
+        ),
+        Topic(
+            "drivable",
+            "~/input/drivable",
+            "nav_msgs/msg/OccupancyGrid",
+            Qos.NEWEST,
+            "drivable space; without it plans are not checked against it, which the diagnostics report",
+            False,
+        ),
+        Topic(
+            "obstacles",
+            "~/input/obstacles",
+            "sensor_msgs/msg/PointCloud2",
+            Qos.SENSOR,
+            "points of obstacles, without ground; points of known road users are left out",
+            False,
+        ),
         Topic(
             "operation_mode",
             "~/input/operation_mode_state",
@@ -193,8 +146,15 @@ def inputs(config: Config) -> tuple[Topic, ...]:
             "turn signal that is on",
             False,
         ),
-    ]
-    return tuple(table)
+    )
+    is_read = {
+        "map": map_by_topic(config),
+        "lights": uses_lights(config),
+        "objects": settings.objects_type != "none",
+        "drivable": settings.drivable_type == "grid",
+        "obstacles": settings.obstacles_type == "cloud",
+    }
+    return tuple(topic for topic in table if is_read.get(topic.key, True))
 
 
 START_SERVICE, START_SERVICE_TYPE = "~/service/start", "std_srvs/srv/SetBool"

@@ -67,14 +67,6 @@ class Case:
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
-def kill_node(drive: Drive) -> None:
-    drive.kill(drive.process)
-
-
-def restart_node(drive: Drive) -> None:
-    drive.start()
-
-
 VEHICLE_INFO = {  # of a car whose front axle lies behind its rear axle
     "wheel_base": -2.8,
     "wheel_tread": 1.6,
@@ -113,10 +105,6 @@ def start_second_node(drive: Drive) -> None:
     drive.wait_for(lambda: any(SECOND in hardware for _, hardware in statuses(drive)), "the second node did not start")
 
 
-def end_second_node(drive: Drive) -> None:
-    drive.kill(drive.others[0])
-
-
 def statuses(drive: Drive) -> set[tuple[str, str]]:
     """(name, hardware id) of every status in the diagnostics of both nodes, which is the full name of the node."""
     received = list(drive.harness.received["diagnostics"])
@@ -132,36 +120,19 @@ def are_told_apart(drive: Drive) -> list[str]:
     return [f"both nodes have a status '{min(shared)}'"] if shared else []
 
 
-def kill_sensors(group: str) -> Callable[[Drive], None]:
-    return lambda drive: drive.kill(drive.sensors[group])
-
-
-def restart_sensors(group: str) -> Callable[[Drive], None]:
-    return lambda drive: drive.start_sensors(group)
-
-
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
 def without(*keys: str) -> Callable[[Drive], None]:
-    def take(drive: Drive) -> None:
-        drive.sender.keys -= set(keys)
-
-    return take
+    return lambda drive: drive.sender.keys.difference_update(keys)
 
 
 def with_(*keys: str) -> Callable[[Drive], None]:
-    def give(drive: Drive) -> None:
-        drive.sender.keys |= set(keys)
-
-    return give
+    return lambda drive: drive.sender.keys.update(keys)
 
 
 def altered(alteration) -> Callable[[Drive], None]:
-    def alter(drive: Drive) -> None:
-        drive.sender.alter = alteration
-
-    return alter
+    return lambda drive: setattr(drive.sender, "alter", alteration)
 
 
 def mend(drive: Drive) -> None:
@@ -251,45 +222,42 @@ def spoiled_mounts(drive: Drive) -> None:
     drive.harness.inputs["tf_static"].publish(message)
 
 
-def crowd(drive: Drive) -> None:
-    """Ten thousand objects, serialised once: this process must not be what is slow."""
+def prepare(key: str, make: Callable[[], object]) -> Callable[[Drive], None]:
+    """A large message that `send_prepared` sends in place of those of a key, with their stamps. It is serialised once:
+    this process must not be what is slow."""
+
+    def serialise(drive: Drive) -> None:
+        whole = bytearray(serialize_message(make()))
+
+        def alter(sent_key, message):
+            if sent_key != key:
+                return (message,)
+            stamp = message.stamp if key == "lights" else message.header.stamp
+            struct.pack_into("<iI", whole, 4, stamp.sec, stamp.nanosec)  # it begins with its stamp
+            return (bytes(whole),)
+
+        drive.prepared = alter
+
+    return serialise
+
+
+def send_prepared(drive: Drive) -> None:
+    drive.sender.alter = drive.prepared
+
+
+def crowd():
+    """Ten thousand objects."""
     rows = [(400.0 + 6.0 * (k % 100), 10.0 + 3.0 * (k // 100), 0.0, 1.0, 4.5) for k in range(10_000)]
-    whole = bytearray(serialize_message(predicted_objects(0.0, *rows)))
-
-    def alter(key, message):
-        if key != "objects":
-            return (message,)
-        stamp = message.header.stamp
-        struct.pack_into("<iI", whole, 4, stamp.sec, stamp.nanosec)  # a header begins with its stamp
-        return (bytes(whole),)
-
-    drive.crowd = alter
-
-
-def release_crowd(drive: Drive) -> None:
-    drive.sender.alter = drive.crowd
+    return predicted_objects(0.0, *rows)
 
 
 def long_route(drive: Drive) -> None:
     drive.long_route = bytes(serialize_message(route([(-20.0 + 0.02 * k, 0.0) for k in range(100_000)])))
 
 
-def release_long_route(drive: Drive) -> None:
-    drive.harness.inputs["route"].publish(drive.long_route)
-
-
-def route_behind(drive: Drive) -> None:
-    """A route whose goal the car has passed."""
-    drive.latch(route([(float(x), 0.0) for x in range(-60, -10)]))
-
-
 def off_route_by(left_m: float) -> Callable[[Drive], None]:
     """Localisation tells that the car is elsewhere."""
-
-    def teleport(drive: Drive) -> None:
-        drive.sender.left_m = left_m
-
-    return teleport
+    return lambda drive: setattr(drive.sender, "left_m", left_m)
 
 
 def other_route(left_m: float = 0.0, turned: bool = False) -> Callable[[Drive], None]:
@@ -327,20 +295,12 @@ def flickering():
 
 
 def many_lights():
-    """Ten thousand lights, those of the map's first among them; serialised once."""
+    """Ten thousand lights, those of the map's first among them."""
     message = traffic_lights(0.0)
     (own,) = message.traffic_light_groups
     others = [TrafficLightGroup(traffic_light_group_id=10**6 + k, elements=own.elements) for k in range(10_000)]
     message.traffic_light_groups = [own, *others]
-    whole = bytearray(serialize_message(message))
-
-    def alter(key, message):
-        if key != "lights":
-            return (message,)
-        struct.pack_into("<iI", whole, 4, message.stamp.sec, message.stamp.nanosec)
-        return (bytes(whole),)
-
-    return alter
+    return message
 
 
 LIT_MAP = {"inputs__drivable_type": "map"}  # the settings of a car that reads Autoware's map from its topic
@@ -425,10 +385,7 @@ def instruct(text: str) -> Callable[[Drive], None]:
 
 
 def stamps_by(seconds: float) -> Callable[[Drive], None]:
-    def shift(drive: Drive) -> None:
-        drive.stamp_shift_s = seconds
-
-    return shift
+    return lambda drive: setattr(drive, "stamp_shift_s", seconds)
 
 
 def clock_by(seconds: float) -> Callable[[Drive], None]:
@@ -524,14 +481,19 @@ OFF_ROUTE = "its route, "  # a sentence of a car that is not on its route
 MISSING = r"old, allowed|nearest is|no new image|nothing received"
 
 CASES = (
-    Case("node_killed", "kill -9 of the node, then a new start", kill_node, restart_node, seconds=0.5, kills_node=True),
+    Case(
+        "node_killed", "kill -9 of the node, then a new start",
+        lambda drive: drive.kill(drive.process), Drive.start, seconds=0.5, kills_node=True,
+    ),
     Case(
         "cameras_killed", "kill -9 of the cameras' process, then a new start",
-        kill_sensors("cameras"), restart_sensors("cameras"), MISSING, own_processes=("cameras",),
+        lambda drive: drive.kill(drive.sensors["cameras"]), lambda drive: drive.start_sensors("cameras"),
+        MISSING, own_processes=("cameras",),
     ),
     Case(
         "odometry_killed", "kill -9 of localisation, then a new start",
-        kill_sensors("odometry"), restart_sensors("odometry"), "odometry: newest is", own_processes=("odometry",),
+        lambda drive: drive.kill(drive.sensors["odometry"]), lambda drive: drive.start_sensors("odometry"),
+        "odometry: newest is", own_processes=("odometry",),
     ),
     Case("loss_30", "30 % of all messages lost", altered(lossy()), mend, seconds=4.0),
     Case("shuffled", "stamps out of order, and messages twice", altered(shuffled()), mend, seconds=4.0),
@@ -554,8 +516,15 @@ CASES = (
     Case("nan_camera_info", "NaN in every float field of camera_info", altered(spoiled(*INFOS)), mend, "focal length"),
     Case("nan_route", "NaN in every float field of the route", spoiled_route, Drive.latch, "route holds NaN"),
     Case("nan_tf_static", "NaN in every float field of /tf_static", spoiled_mounts),
-    Case("objects_10000", "10,000 objects", release_crowd, mend, "is not read", seconds=4.0, before=crowd),
-    Case("route_100000", "a route of 100,000 points", release_long_route, Drive.latch, seconds=4.0, before=long_route),
+    Case(
+        "objects_10000", "10,000 objects",
+        send_prepared, mend, "is not read", seconds=4.0, before=prepare("objects", crowd),
+    ),
+    Case(
+        "route_100000", "a route of 100,000 points",
+        lambda drive: drive.harness.inputs["route"].publish(drive.long_route), Drive.latch,
+        seconds=4.0, before=long_route,
+    ),
     Case(
         "engine_raises", "the planner raises an exception",
         instruct("raise"), instruct(""), "planted", node=FAULTY_NODE, traceback_allowed=True,
@@ -599,10 +568,14 @@ CASES = (
         "route_reversed", "a route against the direction of the car",
         other_route(turned=True), Drive.latch, OFF_ROUTE, after=stood_off_its_route,
     ),
-    Case("goal_behind", "a route whose goal is behind the car", route_behind, Drive.latch, "past the end of its route"),
+    Case(
+        "goal_behind", "a route whose goal is behind the car",
+        lambda drive: drive.latch(route([(float(x), 0.0) for x in range(-60, -10)])), Drive.latch,
+        "past the end of its route",
+    ),
     Case(
         "lights_10000", "a message with 10,000 traffic lights",
-        release_crowd, mend, seconds=4.0, lit_map={}, before=lambda drive: setattr(drive, "crowd", many_lights()),
+        send_prepared, mend, seconds=4.0, lit_map={}, before=prepare("lights", many_lights),
     ),
     Case("mode_flicker", "driver and planner take turns ten times a second", flicker_mode, end_flicker, seconds=4.0),
     Case(
@@ -611,7 +584,7 @@ CASES = (
     ),
     Case(
         "two_nodes", "a second planner beside it, on the same sensors",
-        nothing, end_second_node, seconds=4.0, before=start_second_node, after=are_told_apart,
+        nothing, lambda drive: drive.kill(drive.others[0]), seconds=4.0, before=start_second_node, after=are_told_apart,
     ),
     Case("parameter_flood", "500 requests a second to change a parameter", flood, end_flood, seconds=4.0),
     Case("cpu_hog", "another process on every core", hog, end_hog, seconds=4.0),

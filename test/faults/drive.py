@@ -114,10 +114,10 @@ class Drive:
         nearest = earlier[np.argmin(np.abs(stamps[earlier] - stamp_s))]
         return float(positions_m[nearest]), float(left[nearest]), float(at - moments[nearest])
 
-    def stood_still_s(self, begin: float, stop_process: float) -> float:
+    def stood_still_s(self, begin: float, end: float) -> float:
         """For how long, between two moments (perf_counter), this process itself was held up and could hear nobody."""
-        moments = np.array([at for at, *_ in self.sender.positions if begin <= at <= stop_process])
-        return float(np.maximum(np.diff([begin, *moments, stop_process]) - HELD_UP_S, 0.0).sum())
+        moments = np.array([at for at, *_ in self.sender.positions if begin <= at <= end])
+        return float(np.maximum(np.diff([begin, *moments, end]) - HELD_UP_S, 0.0).sum())
 
     def _tell_time(self) -> None:
         while not self._closing.is_set():

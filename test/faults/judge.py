@@ -48,10 +48,11 @@ class Outcome:
 
 
 def unsafe(trajectory, position_m: float, left_m: float = 0.0) -> str:
-    """Why nobody should follow a trajectory of a car that was at x = `place_m`, y = `left_m`; empty when it is safe."""
+    """Why nobody should follow a trajectory of a car that is at x = `position_m`, y = `left_m`; empty if it is safe."""
     if trajectory.header.frame_id != "map":
         return f"a plan in frame '{trajectory.header.frame_id}'"
-    points = trajectory.points
+    times = [(point, point.time_from_start) for point in trajectory.points]
+    points = [point for point, time in times if time.sec + 1e-9 * time.nanosec > 0.0]  # without the driven path
     if len(points) < 2:
         return f"a plan of {len(points)} points"
     x, y, speed = np.array(
@@ -72,7 +73,7 @@ def unsafe(trajectory, position_m: float, left_m: float = 0.0) -> str:
 def assess(
     drive, case, began: float, reachable_until: float, ended: float, recovered: float | None, complaints: list[str]
 ) -> Outcome:
-    """The outcome of a fault between moments (perf_counter) of a drive; answers are required until `heard_until`."""
+    """The outcome of a fault between moments (perf_counter) of a drive; answers are required to `reachable_until`."""
     bad, answers, named = [], [], []
     for at, trajectory in window(drive.harness.received["trajectory"], began, recovered or ended):
         stamp = trajectory.header.stamp

@@ -10,13 +10,8 @@ from ...core import geometry
 from ...core.domain import Array, Command, EgoState
 
 ROUTE_BEHIND_M, ROUTE_AHEAD_M = 20.0, 250.0  # the part of the route handed to the planner
-TURN_AHEAD_M, TURN_RAD = (
-    25.0,
-    np.deg2rad(25.0),
-)  # a route whose heading changes by this much within this distance is a turn
+TURN_AHEAD_M, TURN_RAD = 25.0, np.deg2rad(25.0)  # a route that turns by this angle within this distance is a turn
 KEEP_RAD = np.deg2rad(8.0)  # a turn with less than this ahead is over
-
-
 NEAR_BEHIND_M, NEAR_AHEAD_M, NEAR_OFFSET_M = 30.0, 60.0, 15.0  # the part around its last position, searched first
 FACING_WITHIN_M = 5.0  # a part this near that leads where the ego faces goes before nearer ones that do not
 PAST_END_MAX_M = 2.0  # a car further past the end of its route has no route

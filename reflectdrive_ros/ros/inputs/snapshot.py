@@ -126,16 +126,16 @@ class Inputs:
         problems: list[str] = []
         ego, surface = self._ego(odometry, acceleration, now_ns, problems)
         tracked = None if ego is None else self._tracked(objects, ego, now_ns)
-        agents = None if ego is None or tracked is None else convert.agents_to_ego_frame(tracked, ego)
-        agents = None if tracked is None or agents is None else self._with_motion(tracked, agents)
+        agents = None
+        if ego is not None and tracked is not None:
+            agents = self._with_motion(tracked, convert.agents_to_ego_frame(tracked, ego))
         obstacles = None if ego is None else self._boxes(cloud, ego, agents, now_ns)
         route_map = self._route_in_map(route, problems)
         drivable = None if ego is None else self._drivable_space(grid, ego, route_map, now_ns)
         ahead = None
         if ego is not None and route_map is not None:
-            limited = limits_along(
-                route_map, self._config.speed_limit_mps, None if max_velocity is None else max_velocity[1]
-            )
+            most_mps = None if max_velocity is None else max_velocity[1]
+            limited = limits_along(route_map, self._config.speed_limit_mps, most_mps)
             ahead = self._route_ahead(limited, ego, problems)
         command = Command.FOLLOW if ahead is None else command_along(ahead.poses)
         image_ns = None if anchor is None else anchor[0]
@@ -148,14 +148,8 @@ class Inputs:
             was_off = bool(self.store.cache.off_map) and not control.by_driver
             self.store.cache.off_map = off_map_reason(self._newest_lanelets(), ego, self._config.vehicle, was_off)
         problems += filter(None, [unsteady, self.store.cache.off_map])
-        if (
-            ego is None
-            or ahead is None
-            or cameras is None
-            or unsteady
-            or self.store.cache.off_map
-            or not with_observation
-        ):
+        refused = unsteady or self.store.cache.off_map or not with_observation
+        if ego is None or ahead is None or cameras is None or refused:
             others = concat_agents(agents, obstacles)
             return Snapshot(None, ego, others, tuple(problems), image_ns, surface, control, tracked)
         observation = Observation(
@@ -204,11 +198,7 @@ class Inputs:
         return Snapshot(None, ego, others, (), None, surface)
 
     def _ego(
-        self,
-        odometry: tuple[int, Any] | None,
-        acceleration: tuple[int, Any] | None,
-        now_ns: int,
-        problems: list[str],
+        self, odometry: tuple[int, Any] | None, acceleration: tuple[int, Any] | None, now_ns: int, problems: list[str]
     ) -> tuple[EgoState, RoadSurface] | tuple[None, None]:
         map_frame = self._config.output.map_frame
 
@@ -229,14 +219,9 @@ class Inputs:
 
     def _tracked(self, objects: tuple[int, Any] | None, ego: EgoState, now_ns: int) -> convert.MapAgents | None:
         """Agents in the map; None (unknown, not an empty road) if objects are missing, stale or malformed."""
-        frame = self._config.output.map_frame
-        here = ego.map_from_ego[:2]
+        frame, here = self._config.output.map_frame, ego.map_from_ego[:2]
         try:
-            map_agents = self.store.objects.convert(
-                objects,
-                now_ns,
-                lambda message: convert.map_agents(message, frame, here),
-            )
+            map_agents = self.store.objects.convert(objects, now_ns, lambda each: convert.map_agents(each, frame, here))
         except BadMessage:
             return None
         self.ignored["objects"] = map_agents.ignored
@@ -393,9 +378,7 @@ class Inputs:
 
     def _convert_grid(self, ego: EgoState, message: Any) -> convert.MapGrid:
         if self.store.cache.grid is None or self.store.cache.grid[0] is not message:
-            frame = self._config.output.map_frame
-            map_grid = convert.map_grid(message, frame, ego)
-            self.store.cache.grid = message, map_grid
+            self.store.cache.grid = message, convert.map_grid(message, self._config.output.map_frame, ego)
         return self.store.cache.grid[1]
 
     def _newest_map(self) -> LaneletMap:
@@ -414,22 +397,17 @@ class Inputs:
                 problems += [str(fault), *filter(None, [self.store.route.problem(0)])]
                 return None
         cached = self.store.cache.route
-        if (
-            self.store.route.blocked
-            or route is None
-            or cached is None
-            or cached[0] is not route[1]
-            or cached[1] is not lanelets
-        ):
-            try:
-                map_route = self.store.route.convert(route, 0, partial(self._convert_route, lanelets))
-            except BadMessage as fault:
-                problems.append(str(fault))
-                return None
-            assert route is not None
-            self.store.cache.route, self.store.cache.route_position_m = (route[1], lanelets, map_route), None
-            return map_route
-        return cached[2]
+        is_cached = route is not None and cached is not None and cached[0] is route[1] and cached[1] is lanelets
+        if cached is not None and is_cached and not self.store.route.blocked:
+            return cached[2]
+        try:
+            map_route = self.store.route.convert(route, 0, partial(self._convert_route, lanelets))
+        except BadMessage as fault:
+            problems.append(str(fault))
+            return None
+        assert route is not None
+        self.store.cache.route, self.store.cache.route_position_m = (route[1], lanelets, map_route), None
+        return map_route
 
     def _convert_route(self, lanelets: LaneletMap | None, message: Any) -> MapRoute:
         frame = self._config.output.map_frame
@@ -462,33 +440,25 @@ class Inputs:
 
     def statuses(self, now_ns: int) -> list[InputStatus]:
         with self.store.lock:
-            statuses = self.store.channel_statuses(now_ns)
+            statuses = {status.name: status for status in self.store.channel_statuses(now_ns)}
             odometry, limit = self.store.odometry.newest(), self.store.max_velocity.newest()
         if odometry is not None and (unsteady := self.store.localisation_fault(odometry[0])):
-            statuses = [
-                replace(s, level=Level.ERROR, message=unsteady) if s.name == "odometry" else s for s in statuses
-            ]
+            statuses["odometry"] = replace(statuses["odometry"], level=Level.ERROR, message=unsteady)
         if limit is not None:
-            value = {"limit_mps": f"{limit[1]:.2f}"}
-            statuses = [
-                replace(s, values=s.values | value) if s.name == self.store.max_velocity.name else s for s in statuses
-            ]
+            status = statuses[self.store.max_velocity.name]
+            statuses[status.name] = replace(status, values=status.values | {"limit_mps": f"{limit[1]:.2f}"})
         if uses_lights(self._config):
             lanelets = self._newest_lanelets()
             lights = None if lanelets is None else lanelets.lights
             lost = 0 if self.store.vector_map is None else lines_near(self.store.vector_map.lost_stop_lines(), odometry)
+            status = statuses[self.store.lights.name]
             with self.store.lock:
-                statuses = [
-                    lights_status(s, self.store.light_memory, lights, lost, now_ns)
-                    if s.name == self.store.lights.name
-                    else s
-                    for s in statuses
-                ]
+                statuses[status.name] = lights_status(status, self.store.light_memory, lights, lost, now_ns)
         if self._config.inputs.drivable_type == "map":
             level = Level.WARN if self.store.cache.map_fault else Level.OK
-            statuses.append(InputStatus("drivable", level, self.store.cache.map_fault or "from the map", {}))
-        statuses += [] if self._rig is None else [self._rig.status()]
-        return [_with_ignored(status, self.ignored.get(status.name, {})) for status in statuses]
+            statuses["drivable"] = InputStatus("drivable", level, self.store.cache.map_fault or "from the map", {})
+        every = [*statuses.values(), *([] if self._rig is None else [self._rig.status()])]
+        return [_with_ignored(status, self.ignored.get(status.name, {})) for status in every]
 
 
 def _with_ignored(status: InputStatus, ignored: dict[str, int]) -> InputStatus:
