@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,14 +31,14 @@ from ..data.frame_index import FrameRow
 from ..data.shards import Index, SetError, ShardContent, ShardNote
 from ..infra.errors import UserError
 from ..infra.files import resolve
-from ..infra.parallel import Workers, map_restartable
+from ..infra.parallel import Workers
 from ..infra.progress import ShownProgress
 from ..infra.provenance import program_sha256
 from ..infra.storage import local_copy
 from ..maps.lanelet_map import LaneletMap
-from ..replay.bag_topics import TOPIC_KEYWORDS, TopicMapping, map_topics, scoring_sources
+from ..replay.bag_topics import TopicMapping, map_topics, recorded_sources
 from ..replay.engine import recorded_path
-from ..replay.many import find_bags_in, result_dependencies
+from ..replay.many import collect_failures, find_bags_in, result_dependencies
 from ..replay.recorded_world import BagSlice, find_map
 from ..ros import definitions, plan_messages, topics
 from ..ros.bag import BagError, BagReader
@@ -51,7 +51,6 @@ from .index import (
     ConversionJob,
     assign_splits,
     count_parts,
-    index_parts,
     index_path,
     join_indices,
     no_frame_sentence,
@@ -133,7 +132,7 @@ def make_dataset(
     notices: dict[str, str] = {}
     todo = [job for job in jobs if read_index(job) is None]
     counts = count_parts([job.size for job in todo], workers)
-    parts = [part for job, count in zip(todo, counts, strict=True) for part in index_parts(job, count)]
+    parts = [replace(job, part=(k, n)) for job, n in zip(todo, counts, strict=True) for k in range(n)]
     failures |= run_jobs([part for part in parts if read_index(part) is None], work, workers, "indexing", errors)
     join_indices(todo, parts)
     rows: dict[str, list[FrameRow]] = {}
@@ -299,7 +298,6 @@ def run_jobs(
 ) -> dict[str, str]:
     """Runs all jobs; returns a sentence for each bag that cannot be used. Raises OSError of a file that cannot be
     written."""
-    failures: dict[str, str] = {}
     shares = [0.0] * len(jobs)
     with ShownProgress(errors) as progress:
         bar = progress.add_task(title, total=max(len(jobs), 1))
@@ -308,12 +306,7 @@ def run_jobs(
             shares[index] = share
             progress.update(bar, completed=sum(shares))
 
-        with closing(map_restartable(jobs, work, workers, on_progress, portable=False, isolated=True)) as outcomes:
-            for outcome in outcomes:
-                on_progress(jobs.index(outcome.task), 1.0)
-                if problem := outcome.reason or outcome.result:
-                    failures[str(outcome.task.bag)] = problem
-    return failures
+        return collect_failures(jobs, work, workers, on_progress)
 
 
 def _run_job(
@@ -393,7 +386,9 @@ def open_drive(
             f"{SHORTEST_S:.0f} s or more"
         )
     mapping = map_drive_topics(config, reader, options)
-    sources = lights_source(reader, options) | scoring_sources(reader) | mapping.sources
+    # lights whether or not the planner reads them, unless --topic lights= hides them
+    hidden = {"lights"} if "lights=" in options.topic else set()
+    sources = recorded_sources(reader, {"map", "objects", "lights"} - hidden) | mapping.sources
     lanelets = find_map(BagSlice(reader, sources), mapping.config)
     keys = {entry.key for entry in topics.inputs(mapping.config)}
     hindsight = "route" not in mapping.sources
@@ -420,14 +415,6 @@ def open_drive(
         tick_s=options.tick_s,
     )
     return drive, route
-
-
-def lights_source(reader: BagReader, options: DatasetOptions) -> dict[str, str]:
-    """The topic of traffic lights, whether or not the planner reads them; none where --topic lights= hides it."""
-    names = [topic.name for topic in reader.topics if topic.type_name == topics.LIGHTS_TYPE and topic.count]
-    if not names or "lights=" in options.topic:
-        return {}
-    return {"lights": min(names, key=lambda name: (TOPIC_KEYWORDS["lights"] not in name, len(name), name))}
 
 
 def override_intervals(reader: BagReader, topic: str) -> list[tuple[float, float]]:

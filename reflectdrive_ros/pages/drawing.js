@@ -97,10 +97,10 @@ function clipNear(points, near) {  // polygon of camera points (x right, y down,
   return kept;
 }
 // the plan as a ribbon on the road of an image w px wide; cam holds width, k, distortion, camera_from_ego and ego
-function paintPlanInImage(g, w, cam, frame, roadHeight, boxes) {
+function paintPlanInImage(g, w, cam, frame, boxes) {
   const ribbon = swept(frame), k = cam.k, m = cam.camera_from_ego, scale = w / cam.width;
-  const lens = ([x, y], height = 0) => {  // map point on the road, that high above the car's plane -> camera axes
-    const [ex, ey] = into(cam.ego, x, y), z = roadHeight + height;
+  const lens = ([x, y], z = 0) => {  // map point, z above the plane of the car -> camera axes
+    const [ex, ey] = into(cam.ego, x, y);
     return [0, 1, 2].map(r => m[4 * r] * ex + m[4 * r + 1] * ey + m[4 * r + 2] * z + m[4 * r + 3]);
   };
   const bend = distortion(cam.distortion);

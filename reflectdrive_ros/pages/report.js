@@ -91,7 +91,7 @@ function drawCameras() {
     const image = imageOf(cam);
     if (!image.complete || !image.naturalWidth) return;
     g.drawImage(image, 0, 0, w, h);
-    paintPlanInImage(g, w, cam, frame, data.road_height, boxes);
+    paintPlanInImage(g, w, cam, frame, boxes);
   });
 }
 
@@ -381,7 +381,7 @@ function drawFilm() {
     if (!still.complete || !still.naturalWidth) continue;
     const [g, w, h] = surface(canvas);
     g.drawImage(still, 0, 0, w, h);
-    paintPlanInImage(g, w, cam, frame, data.road_height, false);
+    paintPlanInImage(g, w, cam, frame, false);
   }
 }
 

@@ -6,7 +6,6 @@ of a message is the plan of the replay. Deadlines are not enforced, so every rep
 
 from __future__ import annotations
 
-import csv
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ import numpy as np
 from ..core.config import Config
 from ..core.domain import Array, Trajectory
 from ..core.messages import BadMessage
-from ..infra.files import atomic_file
 from ..planning import external
 from ..ros import candidates, plan_messages, topics
 from ..ros.bag import BagError, BagReader
@@ -29,7 +27,7 @@ from ..ros.check_core import CandidateResult, CheckCore, CheckedMessage
 from ..runtime.engine import NO_DEADLINE_MS
 from ..scoring.simulate import HORIZON_S
 from .counters import MessageCounter, OnDiagnostics, PublishedPlan
-from .plan_measures import SCORES
+from .plan_measures import SCORES, number_cell, write_csv
 from .record import no_alternatives, poses_at_score_times
 
 CANDIDATES_FILE = "candidates.csv"
@@ -257,13 +255,9 @@ def _percent(values: Sequence[float]) -> float | None:
 def write_rows(rows: Sequence[CandidateRow], path: Path) -> None:
     """As CSV, whole or not at all; an empty cell is an unknown score. Raises OSError where it cannot be written."""
     plain = [entry.name for entry in fields(CandidateRow) if entry.name not in ("before", "after")]
-    with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*plain, *(f"{name}_{when}" for when in ("before", "after") for name in SCORES)])
-        for row in rows:
-            scores = (getattr(row, when)[name] for when in ("before", "after") for name in SCORES)
-            writer.writerow([_cell(value) for value in (*(getattr(row, name) for name in plain), *scores)])
-
-
-def _cell(value: Any) -> str:
-    return str(value) if not isinstance(value, float) else "" if not np.isfinite(value) else repr(round(value, 6))
+    scored = [(when, name) for when in ("before", "after") for name in SCORES]
+    cells = (
+        [*(getattr(row, name) for name in plain), *(getattr(row, when)[name] for when, name in scored)] for row in rows
+    )
+    texts = ([number_cell(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in cells)
+    write_csv(path, [*plain, *(f"{name}_{when}" for when, name in scored)], texts)

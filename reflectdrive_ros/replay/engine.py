@@ -33,7 +33,7 @@ from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine, network_domain_note, planner_note
 from ..runtime.prefetch import PREFETCH_DEPTH
-from .bag_topics import ambiguous_choices, map_topics, scoring_sources
+from .bag_topics import ambiguous_choices, map_topics, recorded_sources
 from .candidates import CANDIDATES_FILE, CandidateReplay, write_rows
 from .chunks import ReplayChunks
 from .counters import OnDiagnostics, PublishedPlan, ReplayCounters
@@ -118,7 +118,7 @@ def replay_bag(
         for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
         timed = TimedPlans(plans)
-        chunks = ReplayChunks(again, scoring_sources(reader) | sources, config, with_images=not options.no_report)
+        chunks = ReplayChunks(again, recorded_sources(reader) | sources, config, with_images=not options.no_report)
         with PlansBag(out / "plans", config.output.map_frame) as plans_bag:
             for sent in timed:
                 plans_bag.write(sent)

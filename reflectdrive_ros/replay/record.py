@@ -163,20 +163,17 @@ class ReplayRecord:
     planner: str
     bag: str
     frames: Sequence[ReplayFrame]  # by stamp; of a long replay a regular subset
-    route: Array  # (L, 3) map frame, the last one; (0, 3) when there was none
     driven_path: Array  # (M, 3) map frame: path of the recorded car
     driven_stamps_ns: Array  # (M,) int64, rising
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
-    road_height_m: float = 0.0  # height of the road in the ego frame; 0 if base_link is on the road, as in Autoware
     details: Mapping[str, Any] = field(default_factory=dict)
-    routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
+    routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3), map frame, with the stamp from which on it led
     drive: DriveRecord | None = None  # of a closed loop
     road: Sequence[Array] = ()  # (V, 2) outlines of the map's lanelets and intersections, map frame; none without a map
-    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or empty
+    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of SCORES, or empty
     counted: AllPlans | None = None  # of all plans, where the frames are only some of them
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "route", check_array("ReplayRecord", "route", self.route, (None, 3)))
         driven = check_array("ReplayRecord", "driven_path", self.driven_path, (None, 3))
         object.__setattr__(self, "driven_path", driven)
         stamps = check_array("ReplayRecord", "driven_stamps_ns", self.driven_stamps_ns, (len(driven),), np.int64)
