@@ -13,7 +13,7 @@ import pytest
 from replay_records import BEGIN_NS, EIGHT_S, driven, embedded, frame, record
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.domain import AgentKind, PlanSource, Verdict
+from reflectdrive_ros.core.domain import AgentKind, Agents, PlanSource, Verdict
 from reflectdrive_ros.planning.corrections import Correction
 from reflectdrive_ros.replay.record import (
     Diagnostic,
@@ -26,6 +26,7 @@ from reflectdrive_ros.replay.record import (
 from reflectdrive_ros.replay.report import write_report
 
 JPEG = Path(__file__).parent / "data" / "pandaset_002" / "images" / "front_camera" / "00.jpg"
+VEHICLE = np.array([AgentKind.VEHICLE])
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -115,9 +116,7 @@ def full_record(count=12):
                 0.1 * i,
                 EIGHT_S,
                 reason=f"reason number {i}",
-                agent_poses=driven(0.1 * i + 2.0)[None],
-                agent_sizes=np.array([[4.6, 1.9]]),
-                agent_kinds=np.array([AgentKind.VEHICLE]),
+                agents=Agents(driven(0.1 * i + 2.0)[None], np.zeros((1, 2)), np.array([[4.6, 1.9]]), VEHICLE),
                 images=tuple(image(0.1 * i - 0.05, name) for name in ("front_left", "front", "front_right")),
                 diagnostics=diagnostics,
             )
@@ -132,7 +131,7 @@ def test_the_page_holds_every_plan_and_what_stood_around_it(tmp_path):
     assert len(data["frames"]) == 12
     for entry, recorded in zip(data["frames"], original.frames, strict=True):
         np.testing.assert_allclose(np.array(entry["plan"])[:, :3], recorded.plan_poses, atol=1e-3)
-        np.testing.assert_allclose(entry["agents"][0][:2], recorded.agent_poses[0, :2], atol=0.01)
+        np.testing.assert_allclose(entry["agents"][0][:2], recorded.agents.poses[0, :2], atol=0.01)
         assert entry["reason"] == recorded.reason
         assert entry["diagnostics"][0] == [0, "age 0.02 s"]
     assert data["frames"][5]["diagnostics"][1] == [2, "stopped"]

@@ -44,9 +44,6 @@ def frame(index, speed=8.0, left=0.0, bend=0.0, points=80, **changes):
         reason="",
         step=StepKind.BASELINE,
         timings_ms={},
-        agent_poses=np.zeros((0, 3)),
-        agent_sizes=np.zeros((0, 2)),
-        agent_kinds=np.zeros(0, np.int64),
         **changes,
     )
 

@@ -25,6 +25,22 @@ function element(tag, parent, text, className) {
   parent.appendChild(made);
   return made;
 }
+function addBadge(text, colour) {  // one more of the badges; without a colour a plain one
+  const entry = element("span", $("badges"), text, colour ? "badge" : "badge plain");
+  if (colour) entry.style.setProperty("--c", `var(${colour})`);
+}
+function addFigure(value, name) {  // one more of the figures of a plan
+  const box = element("div", $("figures"));
+  element("b", box, value); element("i", box, name);
+}
+function addLegend(name, colour, border = "0") {
+  const entry = element("span", $("legend"), name);
+  entry.style.setProperty("--c", colour); entry.style.setProperty("--b", border);
+}
+function drawRamp() {  // the scale of speeds
+  $("ramp").style.background = `linear-gradient(90deg, ${RAMP.map(c => `rgb(${c})`).join(",")})`;
+  for (const v of [0, topSpeed / 2, topSpeed]) element("span", $("rampticks"), v === topSpeed ? `${v} m/s` : String(v));
+}
 function surface(canvas, height) {  // a context in CSS pixels, sharp on any screen
   if (height) canvas.style.height = height + "px";
   const ratio = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();

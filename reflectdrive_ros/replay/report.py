@@ -176,9 +176,9 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "agents": [
             [*pose, *size, kind]
             for pose, size, kind in zip(
-                pages.round_list(frame.agent_poses, 2),
-                pages.round_list(frame.agent_sizes, 2),
-                frame.agent_kinds.tolist(),
+                pages.round_list(frame.agents.poses, 2),
+                pages.round_list(frame.agents.sizes, 2),
+                frame.agents.kinds.tolist(),
                 strict=True,
             )
         ],
