@@ -7,7 +7,6 @@ from followed_replay import followed_recording, replayed, rows_without_times  # 
 from replay_records import embedded
 
 from reflectdrive_ros.replay import chunks
-from reflectdrive_ros.replay.chunks import DecimatingBuffer
 
 
 def settled(numbers):
@@ -72,12 +71,3 @@ def test_images_are_made_for_a_report_alone_and_change_no_number(pandaset, three
     assert not calls
     assert settled(without) == settled(with_report)
     assert rows_without_times(tmp_path / "numbers") == rows_without_times(folder)
-
-
-@pytest.mark.parametrize("most", [1, 2, 7, 100])
-def test_evenly_is_every_nth(most):
-    buffer = DecimatingBuffer(most)
-    for number in range(1000):
-        buffer.add(number)
-        assert buffer.items == list(range(0, number + 1, buffer.stride))
-        assert (number < most and len(buffer.items) == number + 1) or most // 2 <= len(buffer.items) <= most

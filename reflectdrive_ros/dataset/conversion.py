@@ -38,7 +38,7 @@ from ..infra.storage import local_copy
 from ..maps.lanelet_map import LaneletMap
 from ..replay.bag_topics import TopicMapping, map_topics, recorded_sources
 from ..replay.engine import recorded_path
-from ..replay.many import collect_failures, find_bags_in, result_dependencies
+from ..replay.many import collect_failures, find_bags_in, result_dependencies, throttle
 from ..replay.recorded_world import BagSlice, find_map
 from ..ros import definitions, plan_messages, topics
 from ..ros.bag import BagError, BagReader
@@ -62,7 +62,6 @@ SHARD_SCENES = 100
 ALL_FRAMES = "frames.parquet"
 INDEX_IMAGE = (32, 18)  # px: while indexing, images are checked and not kept; small ones are decoded faster
 DRIVE_CHARACTERS = 80
-PROGRESS_STEP = 0.01
 OVERRIDE_TYPES: Mapping[str, Callable[[Any], bool]] = {  # whether a person drives
     "std_msgs/msg/Bool": lambda message: bool(message.data),
     topics.OPERATION_MODE_TYPE: lambda message: not is_autonomous(message),
@@ -346,12 +345,10 @@ def ticks_of_part(reader: BagReader, tick_s: float, part: tuple[int, int]) -> ra
 
 def reported(frames: Any, ticks: Sequence[int], report: Callable[[float], None]) -> Any:
     """The frames of these ticks; `report` gets the share that is done."""
-    before = 0.0
-    for done, (row, scene) in enumerate(frames):
-        if done / len(ticks) >= before + PROGRESS_STEP:
-            before = done / len(ticks)
-            report(before)
-        yield row, scene
+    on_progress = throttle(report)
+    for done, frame in enumerate(frames):
+        on_progress(done / len(ticks))
+        yield frame
 
 
 def write_shards(job: ConversionJob, frames: Any) -> None:

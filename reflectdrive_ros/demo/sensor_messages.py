@@ -69,16 +69,10 @@ def compressed_image(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage
     return message
 
 
-def camera_info(
-    stamp_ns: int,
-    camera: str,
-    size: tuple[int, int],
-    pixels_from_camera: Array,
-    distortion: Sequence[float] = (0.0,) * 5,
-) -> CameraInfo:
-    """Of a pinhole with plumb_bob distortion k1, k2, p1, p2, k3; `size` is width and height in px."""
+def camera_info(stamp_ns: int, camera: str, size: tuple[int, int], pixels_from_camera: Array) -> CameraInfo:
+    """Of a pinhole without distortion; `size` is width and height in px."""
     message = CameraInfo(header=header(stamp_ns, f"{camera}_optical"), width=int(size[0]), height=int(size[1]))
-    message.distortion_model, message.d = "plumb_bob", list(distortion)
+    message.distortion_model, message.d = "plumb_bob", [0.0] * 5
     message.k = [float(value) for value in pixels_from_camera.ravel()]
     message.r = [float(value) for value in np.eye(3).ravel()]
     message.p = [float(value) for value in np.c_[pixels_from_camera, np.zeros(3)].ravel()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,10 @@ class CandidateRow:
     name: str
     verdict: str  # of CANDIDATE_VERDICTS
     sentence: str  # what the diagnostics say of it
-    score_before: float  # driving score in the forecast, as it came, safe or not
-    score_after: float  # of what the check publishes in its place; 0 if that is unsafe
-    before: Mapping[str, float]  # each of SCORES in the recorded future
-    after: Mapping[str, float]
+    score_before: float = float("nan")  # driving score in the forecast, as it came, safe or not
+    score_after: float = float("nan")  # of what the check publishes in its place; 0 if that is unsafe
+    before: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)  # each of SCORES in the recorded future
+    after: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,7 @@ class CandidateReplay:
             messages = self._read(content)
         except BadMessage as fault:
             core.refuse(fault, now_ns)
-            nan = float("nan")
-            row = CandidateRow(now_ns, "message", "malformed", str(fault), nan, nan, NO_SCORES, NO_SCORES)
-            self._checked.append(_Checked(row))
+            self._checked.append(_Checked(CandidateRow(now_ns, "message", "malformed", str(fault))))
             return None
         return core.check_messages(messages, now_ns)
 
@@ -211,12 +209,9 @@ def candidate_row(result: CandidateResult, score_before: float, has_inputs: bool
     checked = result.checked
     if checked is None:
         verdict = "malformed" if has_inputs else "unchecked"
-        nan = float("nan")
-        return CandidateRow(now_ns, result.name, verdict, result.reason, nan, nan, NO_SCORES, NO_SCORES)
+        return CandidateRow(now_ns, result.name, verdict, result.reason)
     verdict = "unsafe" if not checked.is_safe else "safe" if result.is_unchanged else "repaired"
-    return CandidateRow(
-        now_ns, result.name, verdict, checked.sentence, score_before, checked.score, NO_SCORES, NO_SCORES
-    )
+    return CandidateRow(now_ns, result.name, verdict, checked.sentence, score_before, checked.score)
 
 
 def _append(alternatives: list[Array], trajectory: Trajectory | None) -> int:

@@ -213,9 +213,8 @@ def _run_job(job: ReplayJob, report: Callable[[float], None], *, options: Replay
         return _run_into(part, job, report, options, config)
 
 
-def _run_into(
-    part: Path, job: ReplayJob, report: Callable[[float], None], options: ReplayOptions, config: Config
-) -> str:
+def throttle(report: Callable[[float], None]) -> Callable[[float], None]:
+    """Reports shares of a bag that are at least PROGRESS_STEP apart."""
     reported = 0.0
 
     def on_progress(share: float) -> None:
@@ -224,9 +223,15 @@ def _run_into(
             reported = share
             report(min(share, 1.0))
 
+    return on_progress
+
+
+def _run_into(
+    part: Path, job: ReplayJob, report: Callable[[float], None], options: ReplayOptions, config: Config
+) -> str:
     try:
         with local_copy(job.bag) as bag:
-            record = engine.replay_bag(bag, part, options, config, Console(file=io.StringIO()), on_progress)
+            record = engine.replay_bag(bag, part, options, config, Console(file=io.StringIO()), throttle(report))
             engine.write_results(record, part, options, None)
         install_result(part, job)
     except UserError as fault:
