@@ -243,7 +243,7 @@ def test_what_cannot_be_used_is_one_sentence(tmp_path, monkeypatch, capsys, word
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("no folder")
     assert run("--out", "out", *words.split()) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
+    *_, error = capsys.readouterr().err.strip().splitlines()  # after what it does
     assert sentence in error
 
 

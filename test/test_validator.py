@@ -63,9 +63,12 @@ def test_a_bend_has_the_curvature_and_the_lateral_acceleration_that_it_has():
     assert results["steering_rad"].worst == pytest.approx(np.arctan(0.15), rel=0.01)
 
 
-def test_a_plan_that_jumps_aside_and_one_shorter_than_the_way_to_brake_are_seen():
+def test_a_plan_that_jumps_aside_is_seen():
     assert margins([frame(0), frame(1), frame(2, left=0.8)], 3.0)["lateral_shift_m"].worst > 0.0
     assert margins([frame(0), frame(1), frame(2)], 3.0)["lateral_shift_m"].worst == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_plan_shorter_than_the_way_to_brake_is_seen():
     assert margins([frame(0, speed=15.0, points=10)], 3.0)["missing_length_m"].worst > 15.0
     assert margins([frame(0, speed=15.0)], 3.0)["missing_length_m"].met
 
