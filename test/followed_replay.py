@@ -1,5 +1,6 @@
 """Replays by `reflectdrive replay`."""
 
+import csv
 import json
 
 import pytest
@@ -24,3 +25,9 @@ def replayed(bag, out, *words):
     code = main(["replay", str(bag), "--out", str(out), *words])
     numbers = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
     return code, numbers
+
+
+def rows_without_times(out):
+    """Of plans.csv, without the times of this machine."""
+    with (out / "plans.csv").open() as file:
+        return [{name: cell for name, cell in row.items() if name != "latency_ms"} for row in csv.DictReader(file)]

@@ -39,10 +39,13 @@ def frame(at_s, ahead, **changes):
     return ReplayFrame(**values)
 
 
+ROUTES = ((BEGIN_NS, driven(np.arange(0, 12, 0.2))),)
+
+
 def record(frames, seconds=10.0, **changes):
     times = np.arange(0.0, seconds + 1e-9, 0.02)
     stamps = BEGIN_NS + np.round(times * 1e9).astype(np.int64)
-    values = {"planner": "route_follower", "bag": "town", "frames": frames, "route": driven(np.arange(0, 12, 0.2))}
+    values = {"planner": "route_follower", "bag": "town", "frames": frames, "routes": ROUTES}
     return ReplayRecord(**{**values, "driven_path": driven(times), "driven_stamps_ns": stamps, **changes})
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import browser
 import cv2
+import node_car
 import numpy as np
 import pytest
 from autoware_planning_msgs.msg import Trajectory as AutowareTrajectory
 from diagnostic_msgs.msg import DiagnosticArray
-from messages import CAMERAS, SECOND_NS, acceleration, camera_info, jpeg, odometry, predicted_objects, route, tf_static
+from messages import CAMERAS, SECOND_NS, camera_info, odometry, predicted_objects, route, tf_static
 from nav_msgs.msg import Odometry
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 from reflectdrive.msg import GoalHypotheses, PlannerDebug, PlannerStatus
-from scenes import config
 
 from reflectdrive_ros import pages
 from reflectdrive_ros.__main__ import main
@@ -34,21 +34,20 @@ from reflectdrive_ros.core.tokens import ROUTE_DRIVEFINE, TokenLayout
 from reflectdrive_ros.demo import live, live_view
 from reflectdrive_ros.demo.live_topics import OTHER, CameraJpeg, Listener, LiveState, camera_name
 from reflectdrive_ros.demo.world_node import new_context
-from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
-from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.ros.topics import NODE_NAME
 
 # --- the page's state ------------------------------------------------------------------------------------------------
 
 
-def live_state(**newest):
-    poses = tuple((round(t * SECOND_NS), np.array([5.0 * t, 0.0, 0.0])) for t in (9.8, 9.9, 10.0))
-    return LiveState("/car/reflectdrive", newest, {}, {}, {}, poses, (), 0.1, 10.0, 0)
-
-
 LAYOUT = TokenLayout()
+POSES = tuple((round(t * SECOND_NS), np.array([5.0 * t, 0.0, 0.0])) for t in (9.8, 9.9, 10.0))
+
+
+def live_state(images=(), infos=(), transforms=(), **newest):
+    named = (dict(images), dict(infos), dict(transforms))
+    return LiveState("/car/reflectdrive", newest, *named, POSES, (), 0.1, 10.0, 0)
 
 
 def as_json(live, layout=LAYOUT):
@@ -57,13 +56,9 @@ def as_json(live, layout=LAYOUT):
 
 def test_before_the_first_message_the_page_has_gaps_and_no_errors():
     empty = as_json(LiveState("", {}, {}, {}, {}, (), (), None, 0.0, 0))
-    assert empty["plan"] is None
-    assert empty["status"] is None
-    assert empty["silent_s"] is None
-    assert (empty["agents"], empty["route"], empty["cameras"], empty["diagnostics"]) == ([], [], [], [])
+    assert [empty[key] for key in ("plan", "status", "silent_s", "draft")] == [None] * 4
+    assert [empty[key] for key in ("agents", "route", "cameras", "diagnostics", "goals", "stages")] == [[]] * 6
     assert empty["tokens"] == {"before": [], "after": [], "confidence": [], "rounds": []}
-    assert empty["goals"] == []
-    assert empty["draft"] is None
 
 
 def test_the_plan_is_shown_from_where_the_ego_stood_at_its_stamp():
@@ -82,8 +77,7 @@ def test_a_trajectory_of_another_node_is_shown_while_it_is_fresh():
     (trajectory,) = as_json(live_state(**messages))["others"]
     assert trajectory["topic"] == "/planning/trajectory"
     assert trajectory["points"][0][:2] == [50.5, 1.0]
-    late = live_state(**messages)
-    later = replace(late, poses=(*late.poses, (round(11.5 * SECOND_NS), np.zeros(3))))
+    later = replace(live_state(**messages), poses=(*POSES, (round(11.5 * SECOND_NS), np.zeros(3))))
     assert as_json(later)["others"] == []
 
 
@@ -107,10 +101,9 @@ def test_tokens_and_candidates_come_from_the_debug_message():
 
 
 def test_the_draft_is_shown_from_the_ego_of_its_message_with_what_the_rounds_corrected():
-    layout = TokenLayout()
     points = np.stack([np.stack([3.0 * np.arange(1, 9), np.zeros(8)], axis=-1)] * 2)
     points[1, 2, 1] = 0.6
-    ids = layout.encode(points)
+    ids = LAYOUT.encode(points)
     message = PlannerDebug(edit_rounds=1, round_tokens=ids.ravel().tolist(), round_confidence=[0.5] * 16 + [0.25] * 16)
     message.header.stamp = outputs.time_message(round(9.95 * SECOND_NS))
     draft = as_json(live_state(debug=message))["draft"]
@@ -119,12 +112,8 @@ def test_the_draft_is_shown_from_the_ego_of_its_message_with_what_the_rounds_cor
     assert draft["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.5, 0.25]]
     message.round_tokens, message.round_confidence = [333] * 6, [0.5] * 6  # of another layout
     assert as_json(live_state(debug=message))["draft"] is None
-
-
-def test_a_draft_of_tokens_along_the_route_is_that_of_the_message():
-    """Its ids say where the waypoints are on the route, which the page does not have."""
+    # tokens along the route say where the waypoints are on it, and the page does not have it
     message = PlannerDebug(round_tokens=[240] * 16, round_confidence=[0.5] * 16, draft_x=[3.0, 6.0], draft_y=[0.0, 0.5])
-    message.header.stamp = outputs.time_message(round(9.95 * SECOND_NS))
     live = live_state(debug=message)
     assert as_json(live, ROUTE_DRIVEFINE)["draft"]["points"] == [[3.0, 0.0], [6.0, 0.5]]
     message.draft_y = [0.0]
@@ -160,18 +149,16 @@ def test_road_users_and_route_are_those_near_the_ego():
 
 
 def test_cameras_are_listed_left_to_right_with_their_lens_where_it_has_arrived():
-    image = CameraJpeg(10 * SECOND_NS, b"", "front_optical")
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
     images = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
     infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
-    base = live_state()
-    cameras = as_json(LiveState("", {}, images, infos, mounts, base.poses, (), 0.1, 10.0, 0))["cameras"]
-    assert {camera["name"] for camera in cameras} == set(CAMERAS)
+    cameras = as_json(live_state(images, infos, mounts))["cameras"]
     by_name = {camera["name"]: camera for camera in cameras}
+    assert by_name.keys() == set(CAMERAS)
     assert by_name["front_right"]["lens"] is None  # it has no camera_info: displayed without the plan
     assert by_name["front"]["lens"]["ego"] == pytest.approx([50.0, 0.0, 0.0])
-    assert image.stamp_ns == int(by_name["front"]["stamp_ns"])
+    assert by_name["front"]["stamp_ns"] == str(10 * SECOND_NS)
 
 
 @pytest.mark.parametrize(
@@ -213,40 +200,22 @@ def fetched(url):
 @contextmanager
 def drive_page(tmp_path):
     """A real node that drives along a straight road, and its page."""
-    settings = config(planner="constant_velocity", engine__watchdog_ms=2000.0, engine__deadline_ms=5000.0)
-    keys = [f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS]
-    harness = Harness(settings, [*keys, "route", "tf_static", "odometry", "acceleration", "objects"], ())
-    driving = threading.Event()
+    ending = threading.Event()
+    with node_car.car(tmp_path, ()) as car, live.serve(0, VehicleConfig()) as page:
 
-    def drive():
-        tick = 0
-        while not driving.wait(0.1):
-            tick += 1
-            now = harness.node.get_clock().now().nanoseconds * 1e-9
-            inputs = harness.inputs
-            inputs["odometry"].publish(odometry(now, x=0.5 * tick))
-            inputs["acceleration"].publish(acceleration(now))
-            inputs["objects"].publish(predicted_objects(now, (0.5 * tick + 30.0, 4.0, 0.0, 5.0, 4.5)))
-            for name in CAMERAS:
-                info = camera_info(name)
-                info.header.stamp = outputs.time_message(round(now * 1e9))
-                inputs[f"info:{name}"].publish(info)
-                inputs[f"image:{name}"].publish(jpeg(now, name, tick % 250))
+        def drive():
+            while not ending.wait(0.1):
+                car.send(objects=False)
+                near = predicted_objects(car.now_s(), (0.5 * car.tick + 30.0, 4.0, 0.0, 5.0, 4.5))
+                car.harness.inputs["objects"].publish(near)
 
-    thread = threading.Thread(target=drive)
-    try:
-        with running_node(settings, {}, tmp_path / "node.log", sim_time=False) as process:
-            harness.wait_for_node(process, tmp_path / "node.log")
-            harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 400)]))
-            harness.inputs["tf_static"].publish(tf_static())
-            thread.start()
-            with live.serve(0, VehicleConfig()) as page:
-                yield page
-    finally:
-        driving.set()
-        if thread.is_alive():
+        thread = threading.Thread(target=drive)
+        thread.start()
+        try:
+            yield page
+        finally:
+            ending.set()
             thread.join()
-        harness.close()
 
 
 def until(page, condition, timeout_s=30.0):
@@ -311,30 +280,27 @@ def test_a_browser_shows_images_road_and_plan(tmp_path):
     assert colourful.sum() > 300
 
 
-def answer(port, path):
-    """Statuses of the answers to two requests for a path on one connection."""
-    with socket.create_connection((live.HOST, port), timeout=5.0) as connection:
-        statuses = []
-        for _ in range(2):
-            connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+def statuses(page, request, count=1):
+    """Of the answers to the same request, sent `count` times on one connection; each has a body."""
+    answers = []
+    with socket.create_connection(page.server_address, timeout=5.0) as connection:
+        for _ in range(count):
+            connection.sendall(request)
             answered = http.client.HTTPResponse(connection)
             answered.begin()
-            assert answered.read()
-            statuses.append(answered.status)
-    return statuses
+            assert (answered.status == 200) == (b"planner" in answered.read())
+            answers.append(answered.status)
+    return answers
 
 
 @pytest.mark.dds
 def test_an_invalid_stamp_is_status_404_and_the_connection_stays(capfd):
     wrong = [b"\xb2", b"\xb9.jpg", b"%B2", b"9" * 5000, b"9" * 5000 + b".jpg", b"-1", b"1_0", b".jpg", b"1.jpg.jpg"]
     with live.serve(0, VehicleConfig()) as page:
-        port = page.server_address[1]
         for stamp in wrong:
-            assert answer(port, b"/camera/front/" + stamp) == [404, 404], stamp
+            request = b"GET /camera/front/" + stamp + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            assert statuses(page, request, 2) == [404, 404], stamp
     assert capfd.readouterr().err == ""
-
-
-SENT = ((PlannerStatus, "status"), (AutowareTrajectory, "trajectory"))
 
 
 @pytest.mark.dds
@@ -342,13 +308,8 @@ def test_of_two_planners_the_requested_one_is_displayed_with_the_trajectory_of_t
     """Shadow mode: the car follows another node."""
     context = new_context()
     nodes = [Node("reflectdrive", namespace=name, context=context) for name in ("/first", "/shadow")]
-    senders = [
-        (
-            each.create_publisher(PlannerStatus, "~/output/status", 1),
-            each.create_publisher(AutowareTrajectory, "~/output/trajectory", 1),
-        )
-        for each in nodes
-    ]
+    kinds = {"~/output/status": PlannerStatus, "~/output/trajectory": AutowareTrajectory}
+    senders = [[node.create_publisher(kind, name, 1) for name, kind in kinds.items()] for node in nodes]
     publisher = nodes[0].create_publisher(Odometry, "/odometry", 1)
     nodes[1].create_subscription(Odometry, "/odometry", lambda _: None, 1)
     plan = Plan(10 * SECOND_NS, np.zeros(3), Trajectory(np.zeros((80, 3)), 0.1))
@@ -372,14 +333,8 @@ def test_of_two_planners_the_requested_one_is_displayed_with_the_trajectory_of_t
 
 
 def status(page, host, version="1.1"):
-    """Of the answer to a request for the page, with this Host line or lines."""
-    with socket.create_connection(page.server_address, timeout=5.0) as connection:
-        connection.sendall(f"GET /state.json HTTP/{version}\r\n{host}\r\n".encode())
-        answered = http.client.HTTPResponse(connection)
-        answered.begin()
-        body = answered.read()
-    assert (answered.status == 200) == (b"planner" in body)
-    return answered.status
+    """Of the answer to a request for the state, with this Host line or lines."""
+    return statuses(page, f"GET /state.json HTTP/{version}\r\n{host}\r\n".encode())[0]
 
 
 @pytest.mark.dds
@@ -389,15 +344,8 @@ def test_only_requests_to_this_machine_are_answered():
         port = page.server_address[1]
         for host in (f"127.0.0.1:{port}", f"localhost:{port}", "LocalHost", "127.0.0.1:9000"):
             assert status(page, f"Host: {host}\r\n") == 200, host
-        others = [
-            "evil.example",
-            f"evil.example:{port}",
-            f"127.0.0.1.evil.example:{port}",
-            "localhost:x",
-            "",
-            "127.0.0.2",
-        ]
-        for host in (f"user@localhost:{port}", f"localhost:{port}, evil.example", *others):
+        foreign = ("evil.example", f"evil.example:{port}", f"127.0.0.1.evil.example:{port}", "127.0.0.2")
+        for host in (*foreign, f"user@localhost:{port}", f"localhost:{port}, evil.example", "localhost:x", ""):
             assert status(page, f"Host: {host}\r\n") == 421, host
         assert status(page, "") == 421
         assert status(page, "", "1.0") == 421

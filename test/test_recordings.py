@@ -43,7 +43,7 @@ def source():
 
 
 def stamp_ns(message):
-    return message.header.stamp.sec * 10**9 + message.header.stamp.nanosec
+    return convert.stamp_ns(message.header)
 
 
 def matrix_of(pose):
@@ -93,20 +93,6 @@ def test_the_number_plate_of_a_parked_car_is_where_camera_info_puts_the_rear_of_
         if rear[2] > 1.0:
             away_px.append(np.hypot(*(reprojection.project(calibration, rear[None, :3])[0][0] - plate_px)))
     assert min(away_px) < 20
-
-
-def test_cameras_look_left_ahead_and_right(pandaset):
-    transforms = pandaset["/tf_static"][0].transforms
-    looks = {}
-    for transform in transforms:
-        q = transform.transform.rotation
-        axis = rotations.matrix_from_quaternion((q.x, q.y, q.z, q.w))[:3, 2]
-        looks[transform.child_frame_id] = np.degrees(np.arctan2(axis[1], axis[0]))
-        assert transform.header.frame_id == "base_link"
-        assert 1.5 < transform.transform.translation.z < 2.5  # above the road, on the roof
-    assert looks["front_left_optical"] == pytest.approx(57.8, abs=1.0)
-    assert looks["front_optical"] == pytest.approx(0.3, abs=1.0)
-    assert looks["front_right_optical"] == pytest.approx(-57.8, abs=1.0)
 
 
 def test_odometry_is_where_the_car_was_and_agrees_with_its_twist(pandaset, source):
@@ -227,11 +213,7 @@ def test_comma_drives_at_the_speed_it_moves_and_has_no_cameras(comma):
     assert np.trapezoid(acceleration, seconds) == pytest.approx(speed[-1] - speed[0], abs=0.3)
 
 
-def test_a_folder_that_is_no_recording_is_one_sentence(tmp_path):
-    with pytest.raises(RecordingError, match="does not exist or is no folder"):
-        open_recording(tmp_path / "nowhere")
-    with pytest.raises(RecordingError, match=r"no known recording: expected pandaset_002 \(sequence.npz\)"):
-        open_recording(tmp_path)
+def test_a_damaged_recording_is_one_sentence(tmp_path):
     whole = (DATA / "comma2k19_example" / "segment.npz").read_bytes()
     (tmp_path / "segment.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(RecordingError, match=r"is damaged .* copy the recording again"):

@@ -1,20 +1,12 @@
 """A replay in legs tells what a replay in one piece does, and keeps no more of a long drive than it says."""
 
-import csv
 import json
 
 import pytest
-from followed_replay import followed_recording, replayed  # noqa: F401 (a fixture)
+from followed_replay import followed_recording, replayed, rows_without_times  # noqa: F401 (a fixture)
 from replay_records import embedded
 
 from reflectdrive_ros.replay import chunks
-from reflectdrive_ros.replay.chunks import DecimatingBuffer
-
-
-def rows(out):
-    """Of plans.csv, without the times of this machine."""
-    with (out / "plans.csv").open() as file:
-        return [{name: cell for name, cell in row.items() if name != "latency_ms"} for row in csv.DictReader(file)]
 
 
 def settled(numbers):
@@ -39,8 +31,8 @@ def test_legs_tell_what_one_piece_does(pandaset, followed, tmp_path, monkeypatch
     monkeypatch.setattr(chunks, "MARGIN_NS", 6_000_000_000)
     code, legs = replayed(pandaset, tmp_path / "legs")
     assert (code, settled(legs)) == (0, settled(whole))
-    assert rows(tmp_path / "legs") == rows(folder)
-    assert any(row["nc"] for row in rows(folder))
+    assert rows_without_times(tmp_path / "legs") == rows_without_times(folder)
+    assert any(row["nc"] for row in rows_without_times(folder))
     one, many = (embedded(out / "report.html") for out in (folder, tmp_path / "legs"))
     for key in ("driven", "routes", "images", "statuses"):
         assert json.dumps(one[key]) == json.dumps(many[key]), key
@@ -78,13 +70,4 @@ def test_images_are_made_for_a_report_alone_and_change_no_number(pandaset, three
     _, without = replayed(pandaset, tmp_path / "numbers", "--duration", "3", "--no-report")
     assert not calls
     assert settled(without) == settled(with_report)
-    assert rows(tmp_path / "numbers") == rows(folder)
-
-
-@pytest.mark.parametrize("most", [1, 2, 7, 100])
-def test_evenly_is_every_nth(most):
-    buffer = DecimatingBuffer(most)
-    for number in range(1000):
-        buffer.add(number)
-        assert buffer.items == list(range(0, number + 1, buffer.stride))
-        assert (number < most and len(buffer.items) == number + 1) or most // 2 <= len(buffer.items) <= most
+    assert rows_without_times(tmp_path / "numbers") == rows_without_times(folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from followed_replay import rows_without_times
 from own_bags import explained_fields, fields_of
 
 from reflectdrive_ros.__main__ import main
@@ -55,16 +56,12 @@ def test_a_bag_that_cannot_be_read_is_named_and_the_others_go_on(followed, bags)
     assert [path.name for path in out.glob(".*")] == [LOCK]
 
 
-def test_the_total_is_over_the_plans_of_all_bags(followed):
+def test_the_total_is_over_the_plans_of_all_bags_and_its_fields_are_explained(followed):
     _, numbers, out = followed
     parts = [read_measures(out / one["name"] / "plans.csv") for one in numbers["bags"]]
     assert numbers["plans"] == sum(len(part) for part in parts) == sum(numbers["verdicts"].values())
     assert numbers["ade_m"] == pytest.approx(np.concatenate([part.ade_m for part in parts]).mean(), abs=1e-4)
     assert {"version", "commit", "device", "date", "command"} <= set(numbers)
-
-
-def test_every_field_of_the_total_is_explained(followed):
-    _, numbers, _ = followed
     *_, one = numbers["bags"]
     fields = fields_of({key: value for key, value in numbers.items() if key != "bags"}) | fields_of(one)
     assert {"kept", "failures.NAME", "state"} <= fields
@@ -93,11 +90,7 @@ def test_a_bag_among_others_is_replayed_as_alone(followed, bags, tmp_path):
     alone = json.loads((tmp_path / "summary.json").read_text())
     for one in followed[1]["bags"]:
         assert one["plans_sha256"] == alone["plans_sha256"]
-    among = (followed[2] / "monday-drive" / "plans.csv").read_text().splitlines()
-    rows = (tmp_path / "plans.csv").read_text().splitlines()
-    time = rows[0].split(",").index("latency_ms")
-    cells, cells_among = ([row.split(",") for row in some] for some in (rows, among))
-    assert [row[:time] + row[time + 1 :] for row in cells] == [row[:time] + row[time + 1 :] for row in cells_among]
+    assert rows_without_times(followed[2] / "monday-drive") == rows_without_times(tmp_path)
 
 
 def test_what_is_done_is_kept_what_is_touched_or_half_done_is_done_again(followed, bags, tmp_path):
@@ -192,21 +185,27 @@ def test_replays_are_compared_bag_by_bag(followed, tmp_path, capsys):
     assert re.search(r"^ *ADE m .* - +- +too few clusters *$", output, re.MULTILINE)
 
 
-@pytest.mark.parametrize("missing", ["plans.csv", "summary.json"])
-def test_half_a_replay_is_not_compared(followed, tmp_path, capsys, missing):
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def of_another_bag(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps({**summary, "bag": "elsewhere"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (without("plans.csv"), "{one}"),
+        (without("summary.json"), "{one}"),
+        (of_another_bag, "replay the same bags into both"),
+    ],
+)
+def test_half_a_replay_and_one_of_other_bags_are_not_compared(followed, tmp_path, capsys, change, sentence):
     one = tmp_path / "one"
     shutil.copytree(followed[2] / "monday-drive", one)
-    (one / missing).unlink()
+    change(one)
     assert main(["compare", str(one), str(followed[2])]) == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
-    assert str(one) in error
-
-
-def test_replays_of_other_bags_are_refused_in_a_sentence(followed, tmp_path, capsys):
-    other = tmp_path / "other"
-    shutil.copytree(followed[2] / "monday-drive", other)
-    summary = json.loads((other / "summary.json").read_text())
-    (other / "summary.json").write_text(json.dumps({**summary, "bag": "elsewhere"}))
-    assert main(["compare", str(other), str(followed[2])]) == 2
-    (error,) = capsys.readouterr().err.strip().splitlines()
-    assert "replay the same bags into both" in error
+    assert sentence.format(one=one) in error

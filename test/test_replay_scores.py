@@ -83,7 +83,7 @@ def test_plans_are_scored_every_half_second_as_long_as_there_is_a_future():
     scores = of(plans, parked(BESIDE))
     which = np.flatnonzero(np.isfinite(scores["nc"]))
     assert which.tolist() == list(range(0, 50, 5))  # sightings end at 9.9 s, and 5 s of them are looked at
-    assert np.isnan(of(plans, parked(BESIDE), route=np.zeros((0, 3)))["nc"]).all()
+    assert np.isnan(of(plans, parked(BESIDE), routes=())["nc"]).all()
     assert np.isnan(of(plans, [])["nc"]).all()
 
 

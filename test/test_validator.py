@@ -14,7 +14,7 @@ from reflectdrive_ros.core.domain import EgoState, Plan, PlanSource, StepKind, T
 from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.record import ReplayFrame
-from reflectdrive_ros.replay.validator import LIMITS, check_values, three_point_curvature
+from reflectdrive_ros.replay.validator import LIMITS, check_values
 from reflectdrive_ros.replay.validator import margins as margins_of_values
 from reflectdrive_ros.ros import outputs, plan_messages
 
@@ -44,9 +44,6 @@ def frame(index, speed=8.0, left=0.0, bend=0.0, points=80, **changes):
         reason="",
         step=StepKind.BASELINE,
         timings_ms={},
-        agent_poses=np.zeros((0, 3)),
-        agent_sizes=np.zeros((0, 2)),
-        agent_kinds=np.zeros(0, np.int64),
         **changes,
     )
 
@@ -67,8 +64,7 @@ def test_a_bend_has_the_curvature_and_the_lateral_acceleration_that_it_has():
 
 
 def test_a_plan_that_jumps_aside_is_seen():
-    results = margins([frame(0), frame(1), frame(2, left=0.8)], 3.0)
-    assert results["lateral_shift_m"].worst > 0.0
+    assert margins([frame(0), frame(1), frame(2, left=0.8)], 3.0)["lateral_shift_m"].worst > 0.0
     assert margins([frame(0), frame(1), frame(2)], 3.0)["lateral_shift_m"].worst == pytest.approx(0.0, abs=1e-6)
 
 
@@ -122,9 +118,7 @@ def test_a_plan_that_begins_at_the_car_is_a_shift_to_autoware_where_the_car_is_o
     results = margins([published(k, 12.0, "now", offset_s=-1e-3) for k in range(3)], 3.0)
     assert results["longitudinal_deviation_m"].met
     assert not results["forward_shift_m"].met
-
-
-def test_a_standing_car_is_not_on_a_plan_whose_points_coincide():
+    # a standing car is not on a plan whose points coincide
     assert not margins([published(0, 0.0, "ahead")], 3.0)["longitudinal_deviation_m"].met
     assert margins([published(0, 0.0, "driven_path")], 3.0)["longitudinal_deviation_m"].met
 
@@ -158,12 +152,6 @@ def test_a_plan_at_another_height_or_pitch_than_the_road_is_seen():
     assert not on_the_nose.met
     step = np.where(np.arange(80) < 40, 30.0, 24.0)  # off a bridge
     assert not margins([on_ramp(0.0, plan_heights=step)], 3.0)["pitch_deviation_rad"].met
-
-
-def test_three_points_on_a_circle():
-    angle = np.linspace(0.0, 1.0, 6)
-    line = 20.0 * np.stack([np.sin(angle), 1 - np.cos(angle)], axis=1)
-    np.testing.assert_allclose(three_point_curvature(line), 0.05, rtol=1e-6)
 
 
 @pytest.mark.parametrize("speed", [0.0, 3.0, 13.9])

@@ -24,7 +24,7 @@ from reflectdrive_ros.maps.lanelet_elements import MapElements
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.maps.vector_map import VectorMap, read_elements
 from reflectdrive_ros.replay import engine, recorded_world
-from reflectdrive_ros.replay.bag_topics import scoring_sources
+from reflectdrive_ros.replay.bag_topics import recorded_sources
 from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
@@ -275,12 +275,12 @@ def test_a_bag_with_its_map_needs_no_file_and_gives_the_same_plans(bag, tmp_path
     by_file = replayed(bag, tmp_path / "file", "inputs.drivable_type=map", f"inputs.lanelet_map={MAP}")
     assert {frame.verdict for frame in by_file.frames} == {Verdict.OK}
     assert len({record.details["plans_sha256"] for record in (*by_topic, by_file)}) == 1
-    np.testing.assert_array_equal(by_topic[0].route, by_file.route)
+    np.testing.assert_array_equal(by_topic[0].routes[-1][1], by_file.routes[-1][1])
 
 
 def test_plans_are_scored_against_the_bags_map_whatever_the_planner_reads(bag):
     with BagReader(bag) as reader:
-        part = recorded_world.BagSlice(reader, scoring_sources(reader))
+        part = recorded_world.BagSlice(reader, recorded_sources(reader))
         vector_map = recorded_world.find_map(part, small())
     assert vector_map.lanelets.keys() == load_map(settings()).lanelets.keys()
 

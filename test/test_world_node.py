@@ -1,6 +1,5 @@
 """The proving ground on the car's topics: messages equal the state of the world, and plans are followed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from reflectdrive_ros.sim.world import World, WorldOptions
 ROOT = Path(__file__).parents[1]
 SMALL = override_dotted(Config(), {"cameras.width": 96, "cameras.height": 54})
 RIG = camera.rig(96, 54)
+AHEAD = Trajectory(np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)]), 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_planner_reads_back_the_world_as_it_is(world):
         assert np.abs(pixels.astype(int) - frame.pixels).mean() < 6  # JPEG
 
 
-def test_road_users_are_published_with_pose_speed_size_and_kind():
+def test_road_users_in_range_are_published_with_pose_speed_size_and_kind():
     shapes = np.array(list(ActorShape))
     count = len(shapes)
     poses = np.column_stack([10.0 * np.arange(count), np.full(count, -4.0), np.linspace(-3, 3, count)])
@@ -89,14 +89,8 @@ def test_road_users_are_published_with_pose_speed_size_and_kind():
     assert hazards.any()
     ahead = objects.agents.predicted_poses[:, 1, :2] - poses[:, :2]  # a second from now
     np.testing.assert_allclose(ahead, objects.agents.velocities_mps, atol=1e-6)
-
-
-def test_road_users_beyond_the_perception_range_are_left_out():
-    one = Actors(
-        np.array([7]), np.array([[world_messages.PERCEPTION_RANGE_M + 5.0, 0, 0]]), np.ones(1), np.ones((1, 3)),
-        np.zeros(1, np.int64), np.zeros(1, bool), np.zeros(1, np.int64),
-    )  # fmt: skip
-    assert len(world_messages.objects(one, 0, np.zeros(3), "map").objects) == 0
+    far_away = np.array([poses[:, 0].max() + world_messages.PERCEPTION_RANGE_M + 5.0, 0.0, 0.0])
+    assert not world_messages.objects(actors, 5_000_000_000, far_away, "map").objects
 
 
 def test_a_plan_survives_the_conversion_to_a_message_and_back():
@@ -198,8 +192,7 @@ def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
         drive = node.drive(5.0, Pacing(real_time=False))
         first = next(drive)
         assert first.plan is None
-        ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
-        plan = Plan(first.stamp_ns, world.ego.map_from_ego, Trajectory(ahead, 0.1))
+        plan = Plan(first.stamp_ns, world.ego.map_from_ego, AHEAD)
         node._take(outputs.trajectory(plan, SMALL))
         node._take(outputs.trajectory(replace(plan, stamp_ns=first.stamp_ns - 1), SMALL))  # nobody stood there then
         broken = outputs.trajectory(plan, SMALL)
@@ -224,8 +217,7 @@ def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeyp
         alone = next(node.drive(1.0, Pacing(lock_step=True, real_time=False)))
         assert not alone.fresh
         assert time.perf_counter() - start_s >= 0.4
-        ahead = np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)])
-        plan = Plan(world.stamp_ns, world.ego.map_from_ego, Trajectory(ahead, 0.1))
+        plan = Plan(world.stamp_ns, world.ego.map_from_ego, AHEAD)
         threading.Timer(0.5, node._take, [outputs.trajectory(plan, SMALL)]).start()
         monkeypatch.setattr("reflectdrive_ros.demo.world_node.LOCK_STEP_S", 5.0)
         assert next(node.drive(1.0, Pacing(lock_step=True, real_time=False))).fresh
@@ -236,7 +228,6 @@ def test_the_world_as_a_process_ends_on_a_signal():
     process = subprocess.Popen(
         [sys.executable, "-m", "reflectdrive_ros.demo.world_node", "--seed", "3"],
         cwd=ROOT,
-        env=dict(os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -39,7 +39,7 @@ from ..maps.sumo import SumoMissing
 from ..model.card import RENDERED
 from ..replay.chunks import ReplayChunks
 from ..replay.counters import PublishedPlan, ReplayCounters
-from ..replay.engine import PlansBag
+from ..replay.engine import plans_bag
 from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
@@ -216,7 +216,7 @@ def build_record(bag: Path, config: Config, sent: list[PublishedPlan], drive: Dr
         sources = {topic.key: topic.name for topic in world_messages.car_topics(config) if topic.name in had}
         legs = ReplayChunks(reader, sources, config, scoring=False)  # the world has scored the drive already
         for plan in sent:
-            legs.add(replace(plan, at_ns=plan.stamp_ns))  # the world stands still until its plan is there
+            legs.add(plan)
         return replace(legs.record(details, drive), bag=drive.numbers["town"])
 
 
@@ -224,9 +224,9 @@ def write_results(
     record: ReplayRecord, sent: list[PublishedPlan], config: Config, args: argparse.Namespace
 ) -> dict[str, Any]:
     """plans, summary.json and report.html; returns the summary."""
-    with PlansBag(args.out / "plans", config.output.map_frame) as bag:
+    with plans_bag(args.out / "plans", config.output.map_frame) as write:
         for plan in sent:
-            bag.write(plan)
+            write(plan)
     numbers = summary(record)
     text = json.dumps(numbers, indent=2) + "\n"
     for target in [args.out / "summary.json", *([args.json] if args.json else [])]:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,14 +31,14 @@ from ..data.frame_index import FrameRow
 from ..data.shards import Index, SetError, ShardContent, ShardNote
 from ..infra.errors import UserError
 from ..infra.files import resolve
-from ..infra.parallel import Workers, map_restartable
+from ..infra.parallel import Workers
 from ..infra.progress import ShownProgress
 from ..infra.provenance import program_sha256
 from ..infra.storage import local_copy
 from ..maps.lanelet_map import LaneletMap
-from ..replay.bag_topics import TOPIC_KEYWORDS, TopicMapping, map_topics, scoring_sources
+from ..replay.bag_topics import TopicMapping, map_topics, recorded_sources
 from ..replay.engine import recorded_path
-from ..replay.many import find_bags_in, result_dependencies
+from ..replay.many import collect_failures, find_bags_in, result_dependencies, throttle
 from ..replay.recorded_world import BagSlice, find_map
 from ..ros import definitions, plan_messages, topics
 from ..ros.bag import BagError, BagReader
@@ -51,7 +51,6 @@ from .index import (
     ConversionJob,
     assign_splits,
     count_parts,
-    index_parts,
     index_path,
     join_indices,
     no_frame_sentence,
@@ -63,7 +62,6 @@ SHARD_SCENES = 100
 ALL_FRAMES = "frames.parquet"
 INDEX_IMAGE = (32, 18)  # px: while indexing, images are checked and not kept; small ones are decoded faster
 DRIVE_CHARACTERS = 80
-PROGRESS_STEP = 0.01
 OVERRIDE_TYPES: Mapping[str, Callable[[Any], bool]] = {  # whether a person drives
     "std_msgs/msg/Bool": lambda message: bool(message.data),
     topics.OPERATION_MODE_TYPE: lambda message: not is_autonomous(message),
@@ -133,7 +131,7 @@ def make_dataset(
     notices: dict[str, str] = {}
     todo = [job for job in jobs if read_index(job) is None]
     counts = count_parts([job.size for job in todo], workers)
-    parts = [part for job, count in zip(todo, counts, strict=True) for part in index_parts(job, count)]
+    parts = [replace(job, part=(k, n)) for job, n in zip(todo, counts, strict=True) for k in range(n)]
     failures |= run_jobs([part for part in parts if read_index(part) is None], work, workers, "indexing", errors)
     join_indices(todo, parts)
     rows: dict[str, list[FrameRow]] = {}
@@ -299,7 +297,6 @@ def run_jobs(
 ) -> dict[str, str]:
     """Runs all jobs; returns a sentence for each bag that cannot be used. Raises OSError of a file that cannot be
     written."""
-    failures: dict[str, str] = {}
     shares = [0.0] * len(jobs)
     with ShownProgress(errors) as progress:
         bar = progress.add_task(title, total=max(len(jobs), 1))
@@ -308,12 +305,7 @@ def run_jobs(
             shares[index] = share
             progress.update(bar, completed=sum(shares))
 
-        with closing(map_restartable(jobs, work, workers, on_progress, portable=False, isolated=True)) as outcomes:
-            for outcome in outcomes:
-                on_progress(jobs.index(outcome.task), 1.0)
-                if problem := outcome.reason or outcome.result:
-                    failures[str(outcome.task.bag)] = problem
-    return failures
+        return collect_failures(jobs, work, workers, on_progress)
 
 
 def _run_job(
@@ -353,12 +345,10 @@ def ticks_of_part(reader: BagReader, tick_s: float, part: tuple[int, int]) -> ra
 
 def reported(frames: Any, ticks: Sequence[int], report: Callable[[float], None]) -> Any:
     """The frames of these ticks; `report` gets the share that is done."""
-    before = 0.0
-    for done, (row, scene) in enumerate(frames):
-        if done / len(ticks) >= before + PROGRESS_STEP:
-            before = done / len(ticks)
-            report(before)
-        yield row, scene
+    on_progress = throttle(report)
+    for done, frame in enumerate(frames):
+        on_progress(done / len(ticks))
+        yield frame
 
 
 def write_shards(job: ConversionJob, frames: Any) -> None:
@@ -393,7 +383,9 @@ def open_drive(
             f"{SHORTEST_S:.0f} s or more"
         )
     mapping = map_drive_topics(config, reader, options)
-    sources = lights_source(reader, options) | scoring_sources(reader) | mapping.sources
+    # lights whether or not the planner reads them, unless --topic lights= hides them
+    hidden = {"lights"} if "lights=" in options.topic else set()
+    sources = recorded_sources(reader, {"map", "objects", "lights"} - hidden) | mapping.sources
     lanelets = find_map(BagSlice(reader, sources), mapping.config)
     keys = {entry.key for entry in topics.inputs(mapping.config)}
     hindsight = "route" not in mapping.sources
@@ -420,14 +412,6 @@ def open_drive(
         tick_s=options.tick_s,
     )
     return drive, route
-
-
-def lights_source(reader: BagReader, options: DatasetOptions) -> dict[str, str]:
-    """The topic of traffic lights, whether or not the planner reads them; none where --topic lights= hides it."""
-    names = [topic.name for topic in reader.topics if topic.type_name == topics.LIGHTS_TYPE and topic.count]
-    if not names or "lights=" in options.topic:
-        return {}
-    return {"lights": min(names, key=lambda name: (TOPIC_KEYWORDS["lights"] not in name, len(name), name))}
 
 
 def override_intervals(reader: BagReader, topic: str) -> list[tuple[float, float]]:

@@ -42,10 +42,6 @@ def count_parts(sizes: Sequence[int], workers: Workers) -> list[int]:
     return [max(-(-workers * size // total), 1) if isinstance(workers, int) else 1 for size in sizes]
 
 
-def index_parts(job: ConversionJob, count: int) -> list[ConversionJob]:
-    return [replace(job, part=(number, count)) for number in range(count)]
-
-
 def index_path(job: ConversionJob) -> Path:
     number, count = job.part
     return job.out / FRAMES / (f"{job.drive}.parquet" if count == 1 else f"{job.drive}.{number + 1}of{count}.parquet")

@@ -28,7 +28,8 @@ def tracks_of(
     """Agents of an observation, with their ids and history as of then, and the objects recorded in the next 5 s."""
     ego, agents = observation.ego, observation.agents
     if agents is None or history is None:
-        return empty_tracks()
+        nothing = np.zeros((0, TRACK_STEPS))
+        return Tracks(np.zeros((0, TRACK_STEPS, 3)), nothing, nothing > 0.0, np.zeros((0, 2)), np.zeros(0, np.int64))
     later = [sample for sample in recorded if sample.stamp_ns > ego.stamp_ns]
     appearing = dict.fromkeys(name for sample in later for name in sample.rows if name not in ids)
     count = len(ids) + len(appearing)
@@ -72,13 +73,3 @@ def interpolate(times_s: Array, poses: Array, speeds_mps: Array, at_s: Array) ->
     inside = (after < len(times_s)) & ((after > 0) | (at_s >= times_s[0] - 1e-6))
     last, first = times_s[np.minimum(after, len(times_s) - 1)], times_s[np.maximum(after - 1, 0)]
     return interpolated, np.interp(at_s, times_s, speeds_mps), inside & (last - first <= MAX_TRACK_GAP_S)
-
-
-def empty_tracks() -> Tracks:
-    return Tracks(
-        np.zeros((0, TRACK_STEPS, 3)),
-        np.zeros((0, TRACK_STEPS)),
-        np.zeros((0, TRACK_STEPS), bool),
-        np.zeros((0, 2)),
-        np.zeros(0, int),
-    )

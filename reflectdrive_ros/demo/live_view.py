@@ -49,12 +49,12 @@ def state(live: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict[
         "candidates": candidates(newest.get("debug")),
         "tokens": tokens(newest.get("debug")),
         "draft": draft(newest.get("debug"), live.poses, layout),
-        "goals": goals(newest.get("goals")),
-        "stages": stages(newest.get("debug")),
-        "route": [] if here is None else route(newest.get("route"), here),
-        "agents": [] if here is None else agents(newest.get("objects"), here),
+        "goals": goals(newest["goals"]) if "goals" in newest else [],
+        "stages": stages(newest["debug"]) if "debug" in newest else [],
+        "route": [] if here is None or "route" not in newest else route(newest["route"], here),
+        "agents": [] if here is None or "objects" not in newest else agents(newest["objects"], here),
         "cameras": cameras(live),
-        "diagnostics": diagnostics(newest.get("diagnostics")),
+        "diagnostics": diagnostics(newest["diagnostics"]) if "diagnostics" in newest else [],
         "history": [[round(t, 2), v, s, finite_or_none(ms), round(speed, 2)] for t, v, s, ms, speed in live.history],
         "road_version": live.road_version,
     }
@@ -165,8 +165,6 @@ def draft(message: Any, poses: tuple[tuple[int, Array], ...], layout: TokenLayou
 
 def goals(message: Any) -> list[tuple[float | None, float | None, float | None, bool]]:
     """x, y, probability of each goal that the last full step ranked, and whether the plan was drafted to it."""
-    if message is None:
-        return []
     rows = zip(message.x, message.y, message.probability, strict=False)
     return [
         (finite_or_none(x), finite_or_none(y), finite_or_none(p, 4), index == message.chosen)
@@ -175,15 +173,11 @@ def goals(message: Any) -> list[tuple[float | None, float | None, float | None, 
 
 
 def stages(message: Any) -> list[tuple[str, float | None]]:
-    if message is None:
-        return []
     return [(name, finite_or_none(ms)) for name, ms in zip(message.stage_names, message.stage_times, strict=False)]
 
 
 def route(message: Any, here: Array) -> list[Any]:
     """(L, 2) the part near the ego."""
-    if message is None:
-        return []
     points = np.array([(p.pose.position.x, p.pose.position.y) for p in message.poses]).reshape(-1, 2)
     near = np.hypot(*(points - here[:2]).T) < ROUTE_RANGE_M
     return list(round_list(points[near], 2))
@@ -191,8 +185,6 @@ def route(message: Any, here: Array) -> list[Any]:
 
 def agents(message: Any, here: Array) -> list[list[float]]:
     """x, y, heading, length, width, kind of each."""
-    if message is None:
-        return []
     try:
         road_users = convert.map_agents(
             message, message.header.frame_id.lstrip("/"), here[:2], EXTENT_MAX_M, AGENTS_MAX
@@ -231,8 +223,6 @@ def cameras(live: LiveState) -> list[dict[str, Any]]:
 
 def diagnostics(message: Any) -> list[tuple[str, int, str]]:
     """Name without the node's, level, message."""
-    if message is None:
-        return []
     return [
         (status.name.partition(": ")[2] or status.name, int.from_bytes(status.level, "little"), status.message)
         for status in message.status

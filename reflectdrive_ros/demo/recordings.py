@@ -9,7 +9,7 @@ Data that a recording lacks is left out; assumptions are stated in the code.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,15 +17,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
-from autoware_perception_msgs.msg import (
-    ObjectClassification,
-    PredictedObject,
-    PredictedObjects,
-    PredictedPath,
-    Shape,
-)
+from autoware_perception_msgs.msg import ObjectClassification, PredictedObjects
 from builtin_interfaces.msg import Duration
-from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose, PoseStamped
+from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose
 from nav_msgs.msg import Odometry
 from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
@@ -40,7 +34,17 @@ from ..infra.files import path_text
 from ..ros.bag import type_name_of
 from ..ros.outputs import header
 from ..ros.rotations import quaternion_from_matrix
-from .sensor_messages import camera_info, camera_mounts, compressed_image, planar_pose, quaternion
+from .sensor_messages import (
+    acceleration,
+    camera_info,
+    camera_mounts,
+    compressed_image,
+    odometry,
+    planar_pose,
+    predicted_object,
+    quaternion,
+    route,
+)
 
 ROUTE_BEYOND_M = 60.0  # the route is extended straight beyond the last pose
 ROUTE_SPACING_M = 1.0
@@ -176,10 +180,10 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> DemoRecording:
     twists = np.stack([data["v_forward"], data["v_left"], data["yaw_rate"]], axis=1)
     velocities = _track_velocities(data)
     for i, stamp in enumerate(stamps):
-        acceleration = (data["accel_forward"][i], lateral[i])
+        forward_left = (data["accel_forward"][i], lateral[i])
         events += [
             _Event(stamp, "/localization/kinematic_state", partial(_odometry, stamp, map_from_base[i], twists[i])),
-            _Event(stamp, "/localization/acceleration", partial(_acceleration, stamp, acceleration)),
+            _Event(stamp, "/localization/acceleration", partial(acceleration, stamp, forward_left)),
             _Event(
                 stamp,
                 "/perception/object_recognition/objects",
@@ -260,27 +264,17 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
     """One box with its twist in its own axes and a path at constant velocity whose first pose is the present one, as in
     Autoware.
     """
-    xyz, yaw = data["cub_xyz"][row].astype(float), float(data["cub_yaw"][row])
+    (x, y, z), yaw = data["cub_xyz"][row].astype(float), float(data["cub_yaw"][row])
     times = PREDICTION_STEP_S * np.arange(PREDICTION_STEPS + 1)
-    positions = xyz[:2] + times[:, None] * velocity[:2]
-    path = PredictedPath(time_step=Duration(sec=0, nanosec=int(PREDICTION_STEP_S * 1e9)), confidence=1.0)
-    now = planar_pose(xyz[0], xyz[1], xyz[2], yaw)
-    z, facing = now.position.z, now.orientation  # the same all along
-    path.path = [Pose(position=Point(x=x, y=y, z=z), orientation=facing) for x, y in positions.tolist()]
-
-    thing = PredictedObject(existence_probability=1.0)
-    thing.object_id.uuid = np.frombuffer(UUID(str(data["cub_uuid"][row])).bytes, np.uint8)
-    label = LABELS.get(str(data["cub_label"][row]), ObjectClassification.UNKNOWN)
-    thing.classification = [ObjectClassification(label=int(label), probability=1.0)]
-    thing.kinematics.initial_pose_with_covariance.pose = now
-    twist = thing.kinematics.initial_twist_with_covariance.twist
-    twist.linear.x, twist.linear.y = (float(value) for value in geometry.rotate(velocity[:2], -yaw))
-    twist.angular.z = float(velocity[2])
-    thing.kinematics.predicted_paths = [path]
-    length, width, height = (float(value) for value in data["cub_lwh"][row])
-    thing.shape.type = Shape.BOUNDING_BOX
-    thing.shape.dimensions.x, thing.shape.dimensions.y, thing.shape.dimensions.z = length, width, height
-    return thing
+    return predicted_object(
+        UUID(str(data["cub_uuid"][row])).bytes,
+        LABELS.get(str(data["cub_label"][row]), ObjectClassification.UNKNOWN),
+        planar_pose(x, y, z, yaw),
+        (*geometry.rotate(velocity[:2], -yaw), velocity[2]),
+        data["cub_lwh"][row],
+        np.array([x, y]) + times[:, None] * velocity[:2],
+        Duration(sec=0, nanosec=int(PREDICTION_STEP_S * 1e9)),
+    )
 
 
 def _image(stamp: int, camera: str, file: Path) -> Any:
@@ -316,13 +310,13 @@ def _comma2k19(folder: Path, data: Mapping[str, Array]) -> DemoRecording:
         "/localization/kinematic_state": (Odometry, False),
         "/localization/acceleration": (AccelWithCovarianceStamped, False),
     }
-    route = partial(_route, stamps[0], map_from_base[:, :3, 3], yaw)
-    events = [_Event(stamps[0], "/planning/reflectdrive/route", route)]
+    driven = partial(_route, stamps[0], map_from_base[:, :3, 3], yaw)
+    events = [_Event(stamps[0], "/planning/reflectdrive/route", driven)]
     for i, stamp in enumerate(stamps):
-        twist, acceleration = (speed[i], 0.0, yaw_rate[i]), (forward[i], speed[i] * yaw_rate[i])
+        twist, forward_left = (speed[i], 0.0, yaw_rate[i]), (forward[i], speed[i] * yaw_rate[i])
         events += [
             _Event(stamp, "/localization/kinematic_state", partial(_odometry, stamp, map_from_base[i], twist)),
-            _Event(stamp, "/localization/acceleration", partial(_acceleration, stamp, acceleration)),
+            _Event(stamp, "/localization/acceleration", partial(acceleration, stamp, forward_left)),
         ]
     return _recording("comma2k19_example", topics, events)
 
@@ -348,22 +342,11 @@ def _stamps(unix0_s: Array, seconds: Array) -> list[int]:
     return [int(whole) * 10**9 + round((broken + float(second)) * 1e9) for second in seconds]
 
 
-def _odometry(stamp: int, map_from_base: Array, twist: tuple[float, float, float] | Array) -> Any:
+def _odometry(stamp: int, map_from_base: Array, twist: Sequence[float] | Array) -> Any:
     """`twist`: m/s forward, m/s left, rad/s about z, in base_link."""
-    message = Odometry(header=header(stamp, "map"), child_frame_id="base_link")
-    position = message.pose.pose.position
-    position.x, position.y, position.z = (float(value) for value in map_from_base[:3, 3])
-    message.pose.pose.orientation = quaternion(quaternion_from_matrix(map_from_base))
-    linear, angular = message.twist.twist.linear, message.twist.twist.angular
-    linear.x, linear.y, angular.z = (float(value) for value in twist)
-    return message
-
-
-def _acceleration(stamp: int, forward_left: tuple[float, float]) -> Any:
-    message = AccelWithCovarianceStamped(header=header(stamp, "base_link"))
-    linear = message.accel.accel.linear
-    linear.x, linear.y = (float(value) for value in forward_left)
-    return message
+    x, y, z = map_from_base[:3, 3].tolist()
+    pose = Pose(position=Point(x=x, y=y, z=z), orientation=quaternion(quaternion_from_matrix(map_from_base)))
+    return odometry(stamp, "map", pose, twist)
 
 
 def _route(stamp: int, driven: Array, yaw: Array) -> Any:
@@ -381,9 +364,4 @@ def _route(stamp: int, driven: Array, yaw: Array) -> Any:
     along = geometry.arc_lengths(line)
     poses = geometry.sample(line, np.arange(0.0, along[-1], ROUTE_SPACING_M))
     heights = np.interp(np.arange(0.0, along[-1], ROUTE_SPACING_M), along, line[:, 2])
-    message = PathMessage(header=header(stamp, "map"))
-    message.poses = [
-        PoseStamped(header=header(stamp, "map"), pose=planar_pose(x, y, z, heading))
-        for (x, y, heading), z in zip(poses, heights, strict=True)
-    ]
-    return message
+    return route(stamp, poses, "map", heights)

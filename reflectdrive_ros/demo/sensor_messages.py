@@ -5,24 +5,21 @@ Every number passes through float() or int(), because rclpy serialises other typ
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from autoware_perception_msgs.msg import ObjectClassification, PredictedObject, PredictedPath, Shape
 from builtin_interfaces.msg import Duration
-from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose, PoseStamped, Quaternion, TransformStamped
+from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose, PoseStamped, Quaternion, TransformStamped, Twist
 from nav_msgs.msg import Odometry
 from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage
 from tf2_msgs.msg import TFMessage
 
-from ..core.domain import Array, EgoState
+from ..core.domain import Array
 from ..ros.outputs import header
 from ..ros.rotations import quaternion_from_matrix, quaternion_from_yaw
-
-PREDICTION_S = 5  # as far as predictions reach
 
 
 def quaternion(xyzw: tuple[float, float, float, float]) -> Quaternion:
@@ -36,28 +33,32 @@ def planar_pose(x: float, y: float, z: float, heading: float) -> Pose:
     )
 
 
-def odometry(ego: EgoState, frame: str) -> Odometry:
-    """Pose in the map at road height, twist in base_link."""
-    message = Odometry(header=header(ego.stamp_ns, frame), child_frame_id="base_link")
-    x, y, heading = ego.map_from_ego.tolist()
-    message.pose.pose = planar_pose(x, y, 0.0, heading)
-    message.twist.twist.linear.x = float(ego.speed_mps)
-    message.twist.twist.angular.z = float(ego.yaw_rate_rps)
+def odometry(stamp_ns: int, frame: str, pose: Pose, twist: Sequence[float] | Array) -> Odometry:
+    """`twist`: m/s forward, m/s left, rad/s about z, in base_link."""
+    message = Odometry(header=header(stamp_ns, frame), child_frame_id="base_link")
+    message.pose.pose = pose
+    set_twist(message.twist.twist, twist)
     return message
 
 
-def acceleration(ego: EgoState) -> AccelWithCovarianceStamped:
-    message = AccelWithCovarianceStamped(header=header(ego.stamp_ns, "base_link"))
+def set_twist(message: Twist, twist: Sequence[float] | Array) -> None:
+    message.linear.x, message.linear.y, message.angular.z = (float(value) for value in twist)
+
+
+def acceleration(stamp_ns: int, forward_left_mps2: Sequence[float]) -> AccelWithCovarianceStamped:
+    message = AccelWithCovarianceStamped(header=header(stamp_ns, "base_link"))
     linear = message.accel.accel.linear
-    linear.x, linear.y = float(ego.acceleration_mps2), float(ego.speed_mps * ego.yaw_rate_rps)
+    linear.x, linear.y = (float(value) for value in forward_left_mps2)
     return message
 
 
-def route(stamp_ns: int, poses: Array, frame: str) -> PathMessage:
-    """A route (L, 3) in the map."""
+def route(stamp_ns: int, poses: Array, frame: str, heights_m: Array | None = None) -> PathMessage:
+    """A route (L, 3) in the map; its heights (L,) are 0 where none are given."""
     message = PathMessage(header=header(stamp_ns, frame))
+    heights = np.zeros(len(poses)) if heights_m is None else heights_m
     message.poses = [
-        PoseStamped(header=message.header, pose=planar_pose(x, y, 0.0, heading)) for x, y, heading in poses.tolist()
+        PoseStamped(header=message.header, pose=planar_pose(x, y, z, heading))
+        for (x, y, heading), z in zip(poses.tolist(), heights.tolist(), strict=True)
     ]
     return message
 
@@ -68,16 +69,10 @@ def compressed_image(stamp_ns: int, camera: str, jpeg: bytes) -> CompressedImage
     return message
 
 
-def camera_info(
-    stamp_ns: int,
-    camera: str,
-    size: tuple[int, int],
-    pixels_from_camera: Array,
-    distortion: Sequence[float] = (0.0,) * 5,
-) -> CameraInfo:
-    """Of a pinhole with plumb_bob distortion k1, k2, p1, p2, k3; `size` is width and height in px."""
+def camera_info(stamp_ns: int, camera: str, size: tuple[int, int], pixels_from_camera: Array) -> CameraInfo:
+    """Of a pinhole without distortion; `size` is width and height in px."""
     message = CameraInfo(header=header(stamp_ns, f"{camera}_optical"), width=int(size[0]), height=int(size[1]))
-    message.distortion_model, message.d = "plumb_bob", list(distortion)
+    message.distortion_model, message.d = "plumb_bob", [0.0] * 5
     message.k = [float(value) for value in pixels_from_camera.ravel()]
     message.r = [float(value) for value in np.eye(3).ravel()]
     message.p = [float(value) for value in np.c_[pixels_from_camera, np.zeros(3)].ravel()]
@@ -96,24 +91,29 @@ def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMes
     return TFMessage(transforms=transforms)
 
 
-def predicted_object(uuid: bytes, label: int, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
-    """A box at constant velocity: `pose` (3,) its centre in the map, `size` (3,) length, width, height m, on the road.
-    The twist is in the object's own axes. As in Autoware the path's first pose is the present one; its second and last
-    is PREDICTION_S later.
+def predicted_object(
+    uuid: bytes,
+    label: int,
+    pose: Pose,
+    twist: Sequence[float],
+    size: Array,
+    positions: Array,
+    step: Duration,
+) -> PredictedObject:
+    """A box with its centre at `pose` in the map; `size` (3,) length, width, height m. `twist` is in the object's own
+    axes. `positions` (P, 2) of its predicted path, which keeps height and heading; as in Autoware the first is the
+    present one.
     """
-    length, width, height = (float(value) for value in size)
-    x, y, heading = (float(value) for value in pose)
-    now = planar_pose(x, y, 0.5 * height, heading)
-    way_m = PREDICTION_S * float(speed_mps)
-    there = Point(x=x + way_m * math.cos(heading), y=y + way_m * math.sin(heading), z=0.5 * height)
-    path = PredictedPath(time_step=Duration(sec=PREDICTION_S, nanosec=0), confidence=1.0)
-    path.path = [now, Pose(position=there, orientation=now.orientation)]
+    z, facing = pose.position.z, pose.orientation
+    path = PredictedPath(time_step=step, confidence=1.0)
+    path.path = [Pose(position=Point(x=x, y=y, z=z), orientation=facing) for x, y in positions.tolist()]
     thing = PredictedObject(existence_probability=1.0)
     thing.object_id.uuid = np.frombuffer(uuid, np.uint8)
     thing.classification = [ObjectClassification(label=int(label), probability=1.0)]
-    thing.kinematics.initial_pose_with_covariance.pose = now
-    thing.kinematics.initial_twist_with_covariance.twist.linear.x = float(speed_mps)
+    thing.kinematics.initial_pose_with_covariance.pose = pose
+    set_twist(thing.kinematics.initial_twist_with_covariance.twist, twist)
     thing.kinematics.predicted_paths = [path]
     thing.shape.type = Shape.BOUNDING_BOX
-    thing.shape.dimensions.x, thing.shape.dimensions.y, thing.shape.dimensions.z = length, width, height
+    dimensions = thing.shape.dimensions
+    dimensions.x, dimensions.y, dimensions.z = (float(value) for value in size)
     return thing

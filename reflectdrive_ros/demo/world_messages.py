@@ -5,6 +5,7 @@ The same messages go to a running node (`world_node.py`) and into a bag (`reflec
 
 from __future__ import annotations
 
+import math
 import uuid
 from array import array
 from collections.abc import Iterator, Sequence
@@ -17,11 +18,13 @@ import numpy as np
 from autoware_map_msgs.msg import LaneletMapBin
 from autoware_perception_msgs.msg import (
     ObjectClassification,
+    PredictedObject,
     PredictedObjects,
     TrafficLightElement,
     TrafficLightGroup,
     TrafficLightGroupArray,
 )
+from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import Point
 from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from ..sim.world import World
 
 PERCEPTION_RANGE_M = 100.0  # range of the simulated perception
+PREDICTION_S = 5  # as far as predictions reach
 JPEG_QUALITY = 90
 ROUTE_AHEAD_MIN_M = 120.0  # a route is sent again before it ends nearer than this
 ROUTE_OFFSET_MAX_M = 0.5  # and when it leads elsewhere by more than this
@@ -153,8 +157,16 @@ class Sender:
         yield "instruction", String(data=world.instruction)
         yield "objects", objects(world.snapshot.actors, ego.stamp_ns, ego.map_from_ego, self.frame)
         yield "lights", traffic_lights(world.road_map, world.snapshot.lamps, ego.stamp_ns, ego.map_from_ego)
-        yield "acceleration", sensor_messages.acceleration(ego)
-        yield "odometry", sensor_messages.odometry(ego, self.frame)
+        yield (
+            "acceleration",
+            sensor_messages.acceleration(ego.stamp_ns, (ego.acceleration_mps2, ego.speed_mps * ego.yaw_rate_rps)),
+        )
+        x, y, heading = ego.map_from_ego.tolist()
+        pose = sensor_messages.planar_pose(x, y, 0.0, heading)  # at road height
+        yield (
+            "odometry",
+            sensor_messages.odometry(ego.stamp_ns, self.frame, pose, (ego.speed_mps, 0.0, ego.yaw_rate_rps)),
+        )
 
     def images(self, images: Sequence[CameraFrame]) -> Iterator[tuple[str, Any]]:
         """(input key, message) of the images. They trigger a planning step: send the other messages first."""
@@ -197,14 +209,27 @@ def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> P
     gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
     near = actors.select(np.flatnonzero(gap < PERCEPTION_RANGE_M))
     message.objects = [
-        sensor_messages.predicted_object(
-            uuid.UUID(int=int(key) & (2**128 - 1)).bytes, LABELS[ActorShape(int(shape))], pose, speed, size
-        )
+        predicted_object(int(key), ActorShape(int(shape)), pose, float(speed), size)
         for key, shape, pose, speed, size in zip(
             near.ids, near.shapes, near.poses, near.speeds_mps, near.sizes, strict=True
         )
     ]
     return message
+
+
+def predicted_object(key: int, shape: ActorShape, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
+    """An actor at constant velocity, on the road: `pose` (3,) its centre in the map, `size` (3,)."""
+    x, y, heading = pose.tolist()
+    way_m = PREDICTION_S * speed_mps
+    return sensor_messages.predicted_object(
+        uuid.UUID(int=key & (2**128 - 1)).bytes,
+        LABELS[shape],
+        sensor_messages.planar_pose(x, y, 0.5 * float(size[2]), heading),
+        (speed_mps, 0.0, 0.0),
+        size,
+        np.array([(x, y), (x + way_m * math.cos(heading), y + way_m * math.sin(heading))]),
+        Duration(sec=PREDICTION_S, nanosec=0),
+    )
 
 
 def traffic_lights(road_map: RoadMap, lamps: Array, stamp_ns: int, map_from_ego: Array) -> TrafficLightGroupArray:

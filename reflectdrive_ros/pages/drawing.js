@@ -25,6 +25,22 @@ function element(tag, parent, text, className) {
   parent.appendChild(made);
   return made;
 }
+function addBadge(text, colour) {  // one more of the badges; without a colour a plain one
+  const entry = element("span", $("badges"), text, colour ? "badge" : "badge plain");
+  if (colour) entry.style.setProperty("--c", `var(${colour})`);
+}
+function addFigure(value, name) {  // one more of the figures of a plan
+  const box = element("div", $("figures"));
+  element("b", box, value); element("i", box, name);
+}
+function addLegend(name, colour, border = "0") {
+  const entry = element("span", $("legend"), name);
+  entry.style.setProperty("--c", colour); entry.style.setProperty("--b", border);
+}
+function drawRamp() {  // the scale of speeds
+  $("ramp").style.background = `linear-gradient(90deg, ${RAMP.map(c => `rgb(${c})`).join(",")})`;
+  for (const v of [0, topSpeed / 2, topSpeed]) element("span", $("rampticks"), v === topSpeed ? `${v} m/s` : String(v));
+}
 function surface(canvas, height) {  // a context in CSS pixels, sharp on any screen
   if (height) canvas.style.height = height + "px";
   const ratio = window.devicePixelRatio || 1, box = canvas.getBoundingClientRect();
@@ -97,10 +113,10 @@ function clipNear(points, near) {  // polygon of camera points (x right, y down,
   return kept;
 }
 // the plan as a ribbon on the road of an image w px wide; cam holds width, k, distortion, camera_from_ego and ego
-function paintPlanInImage(g, w, cam, frame, roadHeight, boxes) {
+function paintPlanInImage(g, w, cam, frame, boxes) {
   const ribbon = swept(frame), k = cam.k, m = cam.camera_from_ego, scale = w / cam.width;
-  const lens = ([x, y], height = 0) => {  // map point on the road, that high above the car's plane -> camera axes
-    const [ex, ey] = into(cam.ego, x, y), z = roadHeight + height;
+  const lens = ([x, y], z = 0) => {  // map point, z above the plane of the car -> camera axes
+    const [ex, ey] = into(cam.ego, x, y);
     return [0, 1, 2].map(r => m[4 * r] * ex + m[4 * r + 1] * ey + m[4 * r + 2] * z + m[4 * r + 3]);
   };
   const bend = distortion(cam.distortion);

@@ -91,7 +91,7 @@ function drawCameras() {
     const image = imageOf(cam);
     if (!image.complete || !image.naturalWidth) return;
     g.drawImage(image, 0, 0, w, h);
-    paintPlanInImage(g, w, cam, frame, data.road_height, boxes);
+    paintPlanInImage(g, w, cam, frame, boxes);
   });
 }
 
@@ -155,37 +155,33 @@ bev.addEventListener("dblclick", () => { resetView(); drawBev(); });
 
 function legend() {
   const seen = new Set(frames.flatMap(f => f.agents.map(a => a[5]))), box = $("legend");
-  const add = (name, colour, border) => { const s = element("span", box, name); s.style.setProperty("--c", colour); if (border) s.style.setProperty("--b", border); };
-  if (data.road.length) add("road", "var(--asphalt)", "1px solid var(--line)");
-  if (data.routes.length) add("route", "color-mix(in srgb, var(--accent) 25%, transparent)", "1px dashed var(--accent)");
-  if (data.driven.p.length) add("driven path, dotted what follows", "var(--faint)");
-  if (frames.some(f => f.others)) add("candidate, not published", "var(--bad)");
-  if (frames.some(f => f.draft)) { DRAFT_LEGEND.forEach(entry => add(...entry)); add("plan, coloured by speed", `rgb(${RAMP[3]})`); }
-  KINDS.forEach(([name, colour], kind) => { if (seen.has(kind)) add(name, colour + "55", "1px solid " + colour); });
+  if (data.road.length) addLegend("road", "var(--asphalt)", "1px solid var(--line)");
+  if (data.routes.length) addLegend("route", "color-mix(in srgb, var(--accent) 25%, transparent)", "1px dashed var(--accent)");
+  if (data.driven.p.length) addLegend("driven path, dotted what follows", "var(--faint)");
+  if (frames.some(f => f.others)) addLegend("candidate, not published", "var(--bad)");
+  if (frames.some(f => f.draft)) { DRAFT_LEGEND.forEach(entry => addLegend(...entry)); addLegend("plan, coloured by speed", `rgb(${RAMP[3]})`); }
+  KINDS.forEach(([name, colour], kind) => { if (seen.has(kind)) addLegend(name, colour + "55", "1px solid " + colour); });
   if (!box.children.length) box.hidden = true;
-  $("ramp").style.background = `linear-gradient(90deg, ${RAMP.map(c => `rgb(${c})`).join(",")})`;
-  for (const v of [0, topSpeed / 2, topSpeed]) element("span", $("rampticks"), v === topSpeed ? `${v} m/s` : String(v));
+  drawRamp();
 }
 
 // ---------------------------------------------------------------------------------------------------------- side panel
 function drawSide() {
-  const f = frames[now], badges = $("badges");
-  badges.replaceChildren();
-  const badge = (text, colour) => { const b = element("span", badges, text, colour ? "badge" : "badge plain"); if (colour) b.style.setProperty("--c", colour); };
-  badge(VERDICTS[f.verdict][0], `var(${VERDICTS[f.verdict][1]})`);
-  badge(!sum.candidates ? SOURCE_WORDS[f.source] : f.verdict ? "repaired candidate" : "candidate as it came", `var(${SOURCES[f.source][1]})`);
-  badge(f.step);
-  if (f.planner && f.planner !== data.planner) badge(f.planner);
+  const f = frames[now];
+  $("badges").replaceChildren();
+  addBadge(...VERDICTS[f.verdict]);
+  addBadge(!sum.candidates ? SOURCE_WORDS[f.source] : f.verdict ? "repaired candidate" : "candidate as it came", SOURCES[f.source][1]);
+  addBadge(f.step);
+  if (f.planner && f.planner !== data.planner) addBadge(f.planner);
   $("reason").textContent = f.reason || (f.verdict === 0 ? "The plan passed every check." : "");
-  const figures = $("figures"), last = f.plan[f.plan.length - 1], poses = [f.ego, ...f.plan];
+  const last = f.plan[f.plan.length - 1], poses = [f.ego, ...f.plan];
   let length = 0;
   for (let i = 1; i < poses.length; i++) length += Math.hypot(poses[i][0] - poses[i - 1][0], poses[i][1] - poses[i - 1][1]);
-  figures.replaceChildren();
-  const add = (value, name) => { const d = element("div", figures); element("b", d, value); element("i", d, name); };
-  add(number(f.v, 1), "m/s now");
-  add(last ? number(last[3], 1) : "–", "m/s at its end");
-  add(number(length, 1), "m long");
-  add(number(f.plan.length * f.dt, 1), "s ahead");
+  $("figures").replaceChildren();
+  addFigure(number(f.v, 1), "m/s now");
+  addFigure(last ? number(last[3], 1) : "–", "m/s at its end");
+  addFigure(number(length, 1), "m long");
+  addFigure(number(f.plan.length * f.dt, 1), "s ahead");
   correctionTable($("corrections"), f.draft, f.corrections);
   const stages = $("stages");
   stages.replaceChildren();
@@ -381,7 +377,7 @@ function drawFilm() {
     if (!still.complete || !still.naturalWidth) continue;
     const [g, w, h] = surface(canvas);
     g.drawImage(still, 0, 0, w, h);
-    paintPlanInImage(g, w, cam, frame, data.road_height, false);
+    paintPlanInImage(g, w, cam, frame, false);
   }
 }
 

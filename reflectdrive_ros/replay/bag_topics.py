@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,11 @@ TOPIC_KEYWORDS = {
 # The car of a recording follows no plan of ours. By the operation mode of a drive by hand, every step would start
 # without the last plan, and the steps of an engaged car could not be replayed.
 ONLY_IF_ASKED = ("operation_mode", "turn_indicators_status")
+RECORDED_TYPES = {
+    "map": (topics.MAP_TYPE,),
+    "objects": tuple(topics.OBJECT_TYPES.values()),
+    "lights": (topics.LIGHTS_TYPE,),
+}
 IMAGE_TOPIC_NAME = ("tf_static", "instruction")  # other topics of these types are not used: /tf, any text
 LAST_PART = ("max_velocity",)  # likewise topics whose name only begins so: max_velocity_candidates
 
@@ -202,13 +207,13 @@ def _advice(entry: Topic, type_of: Mapping[str, str]) -> list[str]:
     return []
 
 
-def scoring_sources(reader: BagReader) -> dict[str, str]:
-    """The bag's map and objects, if it has them: plans are scored against them, whether or not the planner uses
-    them.
-    """
+def recorded_sources(reader: BagReader, keys: Collection[str] = ("map", "objects")) -> dict[str, str]:
+    """The topics of a bag that have its map, objects and lights, whether or not the planner uses them: plans are scored
+    against map and objects. Of several topics of a type, the one with the input's word, else the one of the shortest
+    name."""
     sources = {}
-    for key, kinds in (("map", (topics.MAP_TYPE,)), ("objects", tuple(topics.OBJECT_TYPES.values()))):
-        for kind in kinds:
+    for key, kinds in RECORDED_TYPES.items():
+        for kind in kinds if key in keys else ():
             names = [topic.name for topic in reader.topics if topic.type_name == kind and topic.count]
             if names and key not in sources:
                 sources[key] = min(names, key=lambda name: (TOPIC_KEYWORDS[key] not in name, len(name), name))

@@ -6,11 +6,10 @@ of a message is the plan of the replay. Deadlines are not enforced, so every rep
 
 from __future__ import annotations
 
-import csv
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import numpy as np
 from ..core.config import Config
 from ..core.domain import Array, Trajectory
 from ..core.messages import BadMessage
-from ..infra.files import atomic_file
 from ..planning import external
 from ..ros import candidates, plan_messages, topics
 from ..ros.bag import BagError, BagReader
@@ -29,7 +27,7 @@ from ..ros.check_core import CandidateResult, CheckCore, CheckedMessage
 from ..runtime.engine import NO_DEADLINE_MS
 from ..scoring.simulate import HORIZON_S
 from .counters import MessageCounter, OnDiagnostics, PublishedPlan
-from .plan_measures import SCORES
+from .plan_measures import SCORES, number_cell, write_csv
 from .record import no_alternatives, poses_at_score_times
 
 CANDIDATES_FILE = "candidates.csv"
@@ -47,10 +45,10 @@ class CandidateRow:
     name: str
     verdict: str  # of CANDIDATE_VERDICTS
     sentence: str  # what the diagnostics say of it
-    score_before: float  # driving score in the forecast, as it came, safe or not
-    score_after: float  # of what the check publishes in its place; 0 if that is unsafe
-    before: Mapping[str, float]  # each of SCORES in the recorded future
-    after: Mapping[str, float]
+    score_before: float = float("nan")  # driving score in the forecast, as it came, safe or not
+    score_after: float = float("nan")  # of what the check publishes in its place; 0 if that is unsafe
+    before: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)  # each of SCORES in the recorded future
+    after: Mapping[str, float] = field(default_factory=lambda: NO_SCORES)
 
 
 @dataclass(frozen=True)
@@ -116,9 +114,7 @@ class CandidateReplay:
             messages = self._read(content)
         except BadMessage as fault:
             core.refuse(fault, now_ns)
-            nan = float("nan")
-            row = CandidateRow(now_ns, "message", "malformed", str(fault), nan, nan, NO_SCORES, NO_SCORES)
-            self._checked.append(_Checked(row))
+            self._checked.append(_Checked(CandidateRow(now_ns, "message", "malformed", str(fault))))
             return None
         return core.check_messages(messages, now_ns)
 
@@ -213,12 +209,9 @@ def candidate_row(result: CandidateResult, score_before: float, has_inputs: bool
     checked = result.checked
     if checked is None:
         verdict = "malformed" if has_inputs else "unchecked"
-        nan = float("nan")
-        return CandidateRow(now_ns, result.name, verdict, result.reason, nan, nan, NO_SCORES, NO_SCORES)
+        return CandidateRow(now_ns, result.name, verdict, result.reason)
     verdict = "unsafe" if not checked.is_safe else "safe" if result.is_unchanged else "repaired"
-    return CandidateRow(
-        now_ns, result.name, verdict, checked.sentence, score_before, checked.score, NO_SCORES, NO_SCORES
-    )
+    return CandidateRow(now_ns, result.name, verdict, checked.sentence, score_before, checked.score)
 
 
 def _append(alternatives: list[Array], trajectory: Trajectory | None) -> int:
@@ -257,13 +250,9 @@ def _percent(values: Sequence[float]) -> float | None:
 def write_rows(rows: Sequence[CandidateRow], path: Path) -> None:
     """As CSV, whole or not at all; an empty cell is an unknown score. Raises OSError where it cannot be written."""
     plain = [entry.name for entry in fields(CandidateRow) if entry.name not in ("before", "after")]
-    with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*plain, *(f"{name}_{when}" for when in ("before", "after") for name in SCORES)])
-        for row in rows:
-            scores = (getattr(row, when)[name] for when in ("before", "after") for name in SCORES)
-            writer.writerow([_cell(value) for value in (*(getattr(row, name) for name in plain), *scores)])
-
-
-def _cell(value: Any) -> str:
-    return str(value) if not isinstance(value, float) else "" if not np.isfinite(value) else repr(round(value, 6))
+    scored = [(when, name) for when in ("before", "after") for name in SCORES]
+    cells = (
+        [*(getattr(row, name) for name in plain), *(getattr(row, when)[name] for when, name in scored)] for row in rows
+    )
+    texts = ([number_cell(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in cells)
+    write_csv(path, [*plain, *(f"{name}_{when}" for when, name in scored)], texts)

@@ -29,6 +29,7 @@ from ..ros.bag import BagReader
 from ..runtime.model_file import card_layout
 from . import plan_measures
 from . import scores as replay_scores
+from .counters import PublishedPlan
 from .plan_measures import PlanMeasures
 from .record import (
     AllPlans,
@@ -41,7 +42,6 @@ from .record import (
 from .recorded_world import (
     BagCameras,
     BagSlice,
-    PlanOutput,
     build_frames,
     drivable_grids,
     find_map,
@@ -77,7 +77,7 @@ class DecimatingBuffer(Generic[Item]):
 
 
 class ReplayChunks:
-    """Collects the plans of one bag. A plan without publication time (`at_ns`) keeps its chunk open to the end."""
+    """Collects the plans of one bag."""
 
     def __init__(
         self,
@@ -91,23 +91,21 @@ class ReplayChunks:
         """`with_images`: whether images are read, for a report."""
         self._reader, self._sources, self._config, self._with_images = reader, sources, config, with_images
         self._scoring = scoring and "objects" in sources
-        self._chunk: list[PlanOutput] = []
+        self._chunk: list[PublishedPlan] = []
         self._last: ReplayFrame | None = None  # of the previous chunk
         self._until_ns: int | None = None  # end of the path read so far
         self._scored_ns: int | None = None
         self._plans = 0
-        self._frames, self._path = (
-            DecimatingBuffer[ReplayFrame](FRAMES_MAX),
-            DecimatingBuffer[tuple[int, Array]](PATH_MAX),
-        )
+        self._frames = DecimatingBuffer[ReplayFrame](FRAMES_MAX)
+        self._path = DecimatingBuffer[tuple[int, Array]](PATH_MAX)
         self._imaged = DecimatingBuffer[int](IMAGES_MAX)  # indices of plans
         self._measures: list[PlanMeasures] = []
         self._timings: dict[str, list[Array]] = {}
         self.alternatives: dict[int, dict[str, Array]] = {}  # by index of the plan: scores (P,) of its alternatives
 
-    def add(self, plan: PlanOutput) -> None:
+    def add(self, plan: PublishedPlan) -> None:
         self._chunk.append(plan)
-        if len(self._chunk) >= CHUNK_PLANS and plan.at_ns is not None and self._chunk[0].at_ns is not None:
+        if len(self._chunk) >= CHUNK_PLANS:
             self._close(plan.at_ns)
 
     def record(self, details: dict[str, Any], drive: DriveRecord | None = None) -> ReplayRecord:
@@ -134,10 +132,10 @@ class ReplayChunks:
         """Measures the plans of the current chunk. `end_ns`: time of its last plan; None: end of the replay."""
         plans, self._chunk = self._chunk, []
         start_ns = self._until_ns  # None for the first chunk: from the start of the bag
-        if start_ns is not None and plans and plans[0].at_ns is not None:
+        if start_ns is not None and plans:
             start_ns = min(start_ns, plans[0].at_ns - MARGIN_NS)
-        last_ns = plans[-1].at_ns if end_ns is None and plans else end_ns
-        part = BagSlice(self._reader, self._sources, start_ns, None if last_ns is None else last_ns + MARGIN_NS)
+        stop_ns = plans[-1].at_ns + MARGIN_NS if plans else None
+        part = BagSlice(self._reader, self._sources, start_ns, stop_ns)
         egos = {}
         for received_ns, ego, plane in read_odometry(part, self._config):
             egos[ego.stamp_ns] = ego, plane
@@ -187,13 +185,11 @@ class ReplayChunks:
     @cached_property
     def _empty(self) -> ReplayRecord:
         """The record without plans."""
-        routes = read_routes(BagSlice(self._reader, self._sources), self._config, self._map)
         return ReplayRecord(
             planner=self._config.planner,
             bag=Path(self._reader.path).name,
             frames=(),
-            route=routes[-1][1] if routes else np.zeros((0, 3)),
-            routes=routes,
+            routes=read_routes(BagSlice(self._reader, self._sources), self._config, self._map),
             driven_path=np.zeros((0, 3)),
             driven_stamps_ns=np.zeros(0, np.int64),
             vehicle=self._config.vehicle,

@@ -30,7 +30,7 @@ class PublishedPlan:
     status: Any  # a PlanStatus, or a received PlannerStatus
     stages_ms: dict[str, float]
     statuses: tuple[InputStatus, ...]
-    at_ns: int | None = None  # publication time on the clock of the bag; None if it is known only at the end
+    at_ns: int  # publication time on the clock of the bag
     trace: TokenTrace | None = None  # how its tokens were decoded; None where it has none
     alternatives: Array = field(default_factory=no_alternatives)  # (P, 40, 3) further plans that are scored
 

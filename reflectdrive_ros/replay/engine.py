@@ -11,10 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -33,7 +32,7 @@ from ..ros.planning_core import PlanningCore, StepInputs
 from ..runtime import cli_args
 from ..runtime.engine import NO_DEADLINE_MS, Engine, network_domain_note, planner_note
 from ..runtime.prefetch import PREFETCH_DEPTH
-from .bag_topics import ambiguous_choices, map_topics, scoring_sources
+from .bag_topics import ambiguous_choices, map_topics, recorded_sources
 from .candidates import CANDIDATES_FILE, CandidateReplay, write_rows
 from .chunks import ReplayChunks
 from .counters import OnDiagnostics, PublishedPlan, ReplayCounters
@@ -117,13 +116,16 @@ def replay_bag(
             plans = replay_engine(reader, sources, config, stop_ns, path, on_progress, unsent)
         for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
-        timed = TimedPlans(plans)
-        chunks = ReplayChunks(again, scoring_sources(reader) | sources, config, with_images=not options.no_report)
-        with PlansBag(out / "plans", config.output.map_frame) as plans_bag:
-            for sent in timed:
-                plans_bag.write(sent)
+        chunks = ReplayChunks(again, recorded_sources(reader) | sources, config, with_images=not options.no_report)
+        with plans_bag(out / "plans", config.output.map_frame) as write:
+            planning_s, begin_s = 0.0, time.perf_counter()  # without the time between plans
+            for sent in plans:
+                planning_s += time.perf_counter() - begin_s
+                write(sent)
                 tally.add(sent)
                 chunks.add(sent)
+                begin_s = time.perf_counter()
+            planning_s += time.perf_counter() - begin_s
         record = chunks.record({})
         details: dict[str, Any] = {
             "mode": options.mode,
@@ -132,8 +134,8 @@ def replay_bag(
             "route": options.route,
             "topics": mapping.details(),
             **tally.details(),
-            "planning_s": round(timed.planning_s, 3),
-            "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / timed.planning_s, 2),
+            "planning_s": round(planning_s, 3),
+            "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / planning_s, 2),
             "notice": reader.notice,
             **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
         }
@@ -143,21 +145,6 @@ def replay_bag(
             details["candidates"] = checked.numbers(rows)
         details["wall_s"] = round(time.perf_counter() - start_s, 3)  # plans were written and measured, too
         return dataclasses.replace(record, planner=options.planner_of(config), details=details)
-
-
-class TimedPlans:
-    """Iterates over plans and measures the planning time, without the time between plans."""
-
-    def __init__(self, plans: Iterable[PublishedPlan]) -> None:
-        self._plans, self.planning_s = plans, 0.0
-
-    def __iter__(self) -> Iterator[PublishedPlan]:
-        start_s = time.perf_counter()
-        for plan in self._plans:
-            self.planning_s += time.perf_counter() - start_s
-            yield plan
-            start_s = time.perf_counter()
-        self.planning_s += time.perf_counter() - start_s
 
 
 def write_results(record: ReplayRecord, out: Path, options: ReplayOptions, copy: Path | None) -> dict[str, Any]:
@@ -293,36 +280,24 @@ def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) ->
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-class PlansBag:
-    """Writes plans as a bag: trajectory and status messages at their own stamps."""
+@contextmanager
+def plans_bag(path: Path, frame: str) -> Iterator[Callable[[PublishedPlan], None]]:
+    """Replaces the bag of plans, and gives the function that writes a plan: its trajectory and its status at their own
+    stamps. An interrupted replay leaves no bag."""
+    bag = BagWriter(path, replace=True)
+    outs = {topic.key: topic for topic in topics.OUTPUTS if topic.key in ("trajectory", "status")}
+    names = {key: topic.name.replace("~", PLANS_PREFIX) for key, topic in outs.items()}
 
-    def __init__(self, path: Path, frame: str) -> None:
-        self._bag, self._frame = BagWriter(path, replace=True), frame
-        outs = {topic.key: topic for topic in topics.OUTPUTS}
-        self._names = {key: outs[key].name.replace("~", PLANS_PREFIX) for key in ("trajectory", "status")}
-        self._types = {key: outs[key].type for key in self._names}
+    def write(sent: PublishedPlan) -> None:
+        trajectory = plan_messages.trajectory_bytes(sent.stamp_ns, sent.points, frame)
+        bag.write(names["trajectory"], sent.stamp_ns, trajectory)
+        bag.write(names["status"], sent.stamp_ns, plan_messages.status_bytes(sent.status, sent.stamp_ns, frame))
 
-    def __enter__(self) -> PlansBag:
-        with ExitStack() as opened:
-            opened.push(self._remove)
-            opened.enter_context(self._bag)
-            for key, name in self._names.items():
-                self._bag.add_topic(name, self._types[key])
-            self._opened = opened.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.__exit__(kind, fault, trace)
-
-    def _remove(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Removes the bag of an interrupted replay."""
-        if kind is not None:
-            shutil.rmtree(self._bag.path, ignore_errors=True)
-
-    def write(self, sent: PublishedPlan) -> None:
-        trajectory = plan_messages.trajectory_bytes(sent.stamp_ns, sent.points, self._frame)
-        self._bag.write(self._names["trajectory"], sent.stamp_ns, trajectory)
-        status = plan_messages.status_bytes(sent.status, sent.stamp_ns, self._frame)
-        self._bag.write(self._names["status"], sent.stamp_ns, status)
+    try:
+        with bag:
+            for key, topic in outs.items():
+                bag.add_topic(names[key], topic.type)
+            yield write
+    except BaseException:
+        shutil.rmtree(path, ignore_errors=True)
+        raise

@@ -26,7 +26,7 @@ from ..core.config import Config
 from ..infra.documents import read_json
 from ..infra.errors import UserError, printable_name
 from ..infra.files import part_folder, resolve, write_atomic
-from ..infra.parallel import map_restartable
+from ..infra.parallel import Workers, map_restartable
 from ..infra.progress import ShownProgress
 from ..infra.provenance import program_sha256, provenance
 from ..infra.storage import is_remote, local_copy, upload
@@ -88,7 +88,7 @@ def replay_many(
     if not options.no_report:
         write_index(summary, out / "index.html")
     for target in [*([copy] if copy else []), out / "summary.json"]:
-        replace_text(target, json.dumps(summary, indent=2) + "\n")
+        write_atomic(target, json.dumps(summary, indent=2).encode() + b"\n")
     return summary
 
 
@@ -157,7 +157,7 @@ def read_result(job: ReplayJob) -> tuple[dict[str, Any], PlanMeasures]:
 
 def install_result(part: Path, job: ReplayJob) -> None:
     """Renames a finished folder to the result folder of its job and removes the earlier result."""
-    replace_text(part / MADE_BY, json.dumps(job.dependencies, indent=1) + "\n")
+    write_atomic(part / MADE_BY, json.dumps(job.dependencies, indent=1).encode() + b"\n")
     if is_remote(job.out):
         upload(part, job.out, last=MADE_BY)
         return
@@ -169,16 +169,11 @@ def install_result(part: Path, job: ReplayJob) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def replace_text(path: Path, text: str) -> None:
-    write_atomic(path, text.encode())
-
-
 # --- the processes ---------------------------------------------------------------------------------------------------
 
 
 def run_jobs(jobs: Sequence[ReplayJob], options: ReplayOptions, config: Config, errors: Console) -> dict[str, str]:
     """Runs all jobs, on `options.jobs`; returns a sentence for each bag that could not be replayed."""
-    failures: dict[str, str] = {}
     shares: dict[int, float] = {}
     bars: dict[int, TaskID] = {}  # by index of the job
     with ShownProgress(errors) as progress:
@@ -191,12 +186,20 @@ def run_jobs(jobs: Sequence[ReplayJob], options: ReplayOptions, config: Config, 
             progress.update(bars[index], completed=share, visible=share < 1.0)
             progress.update(every, completed=sum(shares.values()))
 
-        work = partial(_run_job, options=options, config=config)
-        with closing(map_restartable(jobs, work, options.jobs, on_progress, portable=False, isolated=True)) as outcomes:
-            for outcome in outcomes:
-                on_progress(jobs.index(outcome.task), 1.0)
-                if problem := outcome.reason or outcome.result:
-                    failures[str(outcome.task.bag)] = problem
+        return collect_failures(jobs, partial(_run_job, options=options, config=config), options.jobs, on_progress)
+
+
+def collect_failures(
+    jobs: Sequence[Any], work: Callable[..., str], workers: Workers, on_progress: Callable[[int, float], None]
+) -> dict[str, str]:
+    """Runs `work` for each job, which has a `bag`, in a process of its own; returns the sentences of bags that cannot
+    be used."""
+    failures: dict[str, str] = {}
+    with closing(map_restartable(jobs, work, workers, on_progress, portable=False, isolated=True)) as outcomes:
+        for outcome in outcomes:
+            on_progress(jobs.index(outcome.task), 1.0)
+            if problem := outcome.reason or outcome.result:
+                failures[str(outcome.task.bag)] = problem
     return failures
 
 
@@ -210,9 +213,8 @@ def _run_job(job: ReplayJob, report: Callable[[float], None], *, options: Replay
         return _run_into(part, job, report, options, config)
 
 
-def _run_into(
-    part: Path, job: ReplayJob, report: Callable[[float], None], options: ReplayOptions, config: Config
-) -> str:
+def throttle(report: Callable[[float], None]) -> Callable[[float], None]:
+    """Reports shares of a bag that are at least PROGRESS_STEP apart."""
     reported = 0.0
 
     def on_progress(share: float) -> None:
@@ -221,9 +223,15 @@ def _run_into(
             reported = share
             report(min(share, 1.0))
 
+    return on_progress
+
+
+def _run_into(
+    part: Path, job: ReplayJob, report: Callable[[float], None], options: ReplayOptions, config: Config
+) -> str:
     try:
         with local_copy(job.bag) as bag:
-            record = engine.replay_bag(bag, part, options, config, Console(file=io.StringIO()), on_progress)
+            record = engine.replay_bag(bag, part, options, config, Console(file=io.StringIO()), throttle(report))
             engine.write_results(record, part, options, None)
         install_result(part, job)
     except UserError as fault:

@@ -41,7 +41,7 @@ MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a pr
 MAP_TIMEOUT_S = 60.0  # of reading the map
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
-REPLAYED = ("trajectory", "status", "debug", "diagnostics")
+PLAN_OUTPUTS = ("trajectory", "status", "debug", "diagnostics")
 REQUIRED_PARTS = {"trajectory", "status"}  # required messages of a plan
 PENDING_MAX = 100  # plans whose messages may be incomplete: ten seconds of them
 
@@ -56,7 +56,7 @@ class Harness:
         self,
         config: Config,
         keys: list[str],
-        subscribed_keys: tuple[str, ...] = REPLAYED,
+        subscribed_keys: tuple[str, ...] = PLAN_OUTPUTS,
         keep: Callable[[str, float, Any], None] | None = None,
     ) -> None:
         os.environ.update(isolated_environment())
@@ -123,12 +123,11 @@ class PlannerOutputs(Node):
     much memory.
     """
 
-    KEYS = ("trajectory", "status", "debug", "diagnostics")
     AS_BYTES = ("trajectory", "debug")
 
     def __init__(self, context: Context) -> None:
         super().__init__("reflectdrive_demo", context=context)
-        self.received: dict[str, list[tuple[float, Any]]] = {key: [] for key in self.KEYS}
+        self.received: dict[str, list[tuple[float, Any]]] = {key: [] for key in PLAN_OUTPUTS}
         for topic in topics.OUTPUTS:
             if topic.key in self.received:
                 qos = qos_profile(topic.qos)
@@ -160,20 +159,31 @@ class PlannerOutputs(Node):
             stamp = convert.stamp_ns(trajectory.header)
             if stamp in statuses:
                 debug = _decode("debug", debugs[stamp]) if stamp in debugs else None
-                stages = (
-                    {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
-                )
                 # a later message belongs to this plan
                 lines = diagnostics[min(bisect_left(times, at), len(diagnostics) - 1)][1] if diagnostics else ()
-                points = plan_messages.points_from_message(trajectory)
-                trace = None if debug is None else outputs.token_trace(debug)
-                plans.setdefault(stamp, PublishedPlan(stamp, points, statuses[stamp], stages, lines, trace=trace))
+                # the world stands still until its plan is there
+                plans.setdefault(stamp, published_plan(trajectory, statuses[stamp], debug, lines, at_ns=stamp))
         return [plans[stamp] for stamp in sorted(plans)]
 
 
 def _decode(key: str, data: bytes) -> Any:
     """The message of an output of the planner."""
     return deserialize_message(data, message_class(next(topic.type for topic in topics.OUTPUTS if topic.key == key)))
+
+
+def published_plan(
+    trajectory: Any, status: Any, debug: Any | None, diagnostics: tuple[InputStatus, ...], at_ns: int
+) -> PublishedPlan:
+    """A plan from its messages. Without the debug message it has neither stage times nor tokens."""
+    return PublishedPlan(
+        convert.stamp_ns(trajectory.header),
+        plan_messages.points_from_message(trajectory),
+        status,
+        {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True)),
+        diagnostics,
+        at_ns,
+        None if debug is None else outputs.token_trace(debug),
+    )
 
 
 def replay_node(
@@ -240,22 +250,22 @@ def is_map_read(message: Any) -> bool:
 class MessageSpool:
     """Messages in a file, in order of arrival: those of a long drive do not fit into memory."""
 
-    HEAD = struct.Struct("<BdI")  # index of the key in REPLAYED, time of arrival, bytes
+    HEAD = struct.Struct("<BdI")  # index of the key in PLAN_OUTPUTS, time of arrival, bytes
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._types = {topic.key: message_class(topic.type) for topic in topics.OUTPUTS if topic.key in REPLAYED}
+        self._types = {topic.key: message_class(topic.type) for topic in topics.OUTPUTS if topic.key in PLAN_OUTPUTS}
 
     def add(self, key: str, at_s: float, message: Any) -> None:
         content = serialize_message(message)
-        self._file.write(self.HEAD.pack(REPLAYED.index(key), at_s, len(content)) + content)
+        self._file.write(self.HEAD.pack(PLAN_OUTPUTS.index(key), at_s, len(content)) + content)
 
     def __iter__(self) -> Iterator[tuple[str, float, Any]]:
         """Key, time of arrival and message of each; none may be added afterwards."""
         self._file.seek(0)
         while head := self._file.read(self.HEAD.size):
             key_index, at_s, size = self.HEAD.unpack(head)
-            key = REPLAYED[key_index]
+            key = PLAN_OUTPUTS[key_index]
             yield key, at_s, deserialize_message(self._file.read(size), self._types[key])
 
 
@@ -274,11 +284,8 @@ def assemble_plans(
     def take_plan(stamp: int, **changes: Any) -> Iterator[PublishedPlan]:
         parts = waiting.pop(stamp) | changes
         if parts.keys() >= REQUIRED_PARTS:
-            debug = parts.get("debug")
-            stages = {} if debug is None else dict(zip(debug.stage_names, map(float, debug.stage_times), strict=True))
-            trace = None if debug is None else outputs.token_trace(debug)
-            points = plan_messages.points_from_message(parts["trajectory"])
-            yield PublishedPlan(stamp, points, parts["status"], stages, parts["diagnostics"], parts["at_ns"], trace)
+            at_ns, lines = parts["at_ns"], parts["diagnostics"]
+            yield published_plan(parts["trajectory"], parts["status"], parts.get("debug"), lines, at_ns)
 
     for key, at_s, message in messages:
         if key == "diagnostics":

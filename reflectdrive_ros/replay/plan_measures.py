@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ PLANS_FILE = "plans.csv"
 SUMMARY_BYTES = 256 * MEGABYTE  # of a summary.json
 SCORES = ("nc", "dac", "ttc", "ep", "pdms")
 MEASURES = ("ade_m", "fde_m", "lateral_shift_m", "comfortable", "latency_ms", *SCORES)
+ENUMS: Mapping[str, type[Verdict] | type[PlanSource]] = {"verdict": Verdict, "source": PlanSource}
+WHOLE = ("stamp_ns", *ENUMS)  # columns of integers
 DIGITS = 6
 MAX_BYTES = 1024 * MEGABYTE
 
@@ -52,7 +54,7 @@ class PlanMeasures:
 
     def __post_init__(self) -> None:
         count = len(self.stamp_ns)
-        for name in ("stamp_ns", "verdict", "source"):
+        for name in WHOLE:
             checked = check_array("PlanMeasures", name, getattr(self, name), (count,), np.int64)
             object.__setattr__(self, name, checked)
         for name in MEASURES:
@@ -126,21 +128,26 @@ def _percentile(values: Array, at: float) -> float | None:
 
 def write_measures(measures: PlanMeasures, path: Path) -> None:
     """As CSV, whole or not at all. Raises OSError where it cannot be written."""
+    names = [entry.name for entry in fields(PlanMeasures)]
+    columns = ([_cell(name, value) for value in getattr(measures, name).tolist()] for name in names)
+    write_csv(path, names, zip(*columns, strict=True))
+
+
+def write_csv(path: Path, names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table, whole or not at all. Raises OSError where it cannot be written."""
     with atomic_file(path) as part, part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([entry.name for entry in fields(PlanMeasures)])
-        for row in zip(*(getattr(measures, entry.name).tolist() for entry in fields(PlanMeasures)), strict=True):
-            writer.writerow([_cell(entry.name, value) for entry, value in zip(fields(PlanMeasures), row, strict=True)])
+        csv.writer(file, lineterminator="\n").writerows([names, *rows])
 
 
 def _cell(name: str, value: Any) -> str:
-    if name == "verdict":
-        return Verdict(value).name
-    if name == "source":
-        return PlanSource(value).name
-    if name == "stamp_ns":
-        return str(value)
-    return "" if not np.isfinite(value) else repr(round(value, DIGITS))
+    if name in ENUMS:
+        return ENUMS[name](value).name
+    return number_cell(value)
+
+
+def number_cell(value: float) -> str:
+    """Empty for an unknown number."""
+    return repr(round(value, DIGITS)) if np.isfinite(value) else ""
 
 
 def read_measures(path: Path) -> PlanMeasures:
@@ -152,8 +159,8 @@ def read_measures(path: Path) -> PlanMeasures:
         if head != names:
             raise ValueError(f"its columns are {', '.join(head)}; expected {', '.join(names)}")
         columns = {name: [_value(name, row[i]) for row in rows] for i, name in enumerate(names)}
-        whole = {name: np.array(columns[name], np.int64) for name in ("stamp_ns", "verdict", "source")}
-        return PlanMeasures(**{**{name: np.array(columns[name], float) for name in MEASURES}, **whole})
+        dtypes = {name: np.int64 if name in WHOLE else float for name in names}
+        return PlanMeasures(**{name: np.array(column, dtypes[name]) for name, column in columns.items()})
     except OSError as fault:
         raise MeasuresError(f"{path} cannot be read: {fault.strerror}") from None
     except (ValueError, KeyError, IndexError, OverflowError, csv.Error) as fault:
@@ -161,10 +168,8 @@ def read_measures(path: Path) -> PlanMeasures:
 
 
 def _value(name: str, cell: str) -> float | int:
-    if name == "verdict":
-        return int(Verdict[cell])
-    if name == "source":
-        return int(PlanSource[cell])
+    if name in ENUMS:
+        return int(ENUMS[name][cell])
     if name == "stamp_ns":
         return int(cell)
     return float(cell) if cell else float("nan")

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core import geometry
 from ..core.config import VehicleConfig
-from ..core.domain import Array, EgoState, PlanSource, StepKind, Verdict
+from ..core.domain import Agents, Array, EgoState, PlanSource, StepKind, Verdict
 from ..core.field_checks import check_array
 from ..planning.corrections import Correction
 from ..scoring import metrics
@@ -72,9 +72,7 @@ class ReplayFrame:
     reason: str
     step: StepKind
     timings_ms: Mapping[str, float]  # by stage
-    agent_poses: Array = field(default_factory=lambda: np.zeros((0, 3)))  # (A, 3) box centres
-    agent_sizes: Array = field(default_factory=lambda: np.zeros((0, 2)))  # (A, 2) length m, width m
-    agent_kinds: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # (A,) AgentKind
+    agents: Agents = field(default_factory=Agents.none)  # poses in the map frame
     images: tuple[ReplayImage, ...] = ()  # left to right; empty for planners without cameras
     diagnostics: tuple[Diagnostic, ...] = ()
     acceleration_mps2: float = 0.0  # of the ego, along its heading; 0 where unknown
@@ -91,25 +89,22 @@ class ReplayFrame:
     driven_speeds: Array = field(default_factory=lambda: np.zeros(0))  # (D,) m/s
 
     def __post_init__(self) -> None:
-        count = len(np.atleast_1d(self.agent_poses))
+        points, passed = (len(np.atleast_1d(poses)) for poses in (self.plan_poses, self.driven_poses))
         for name in ("plan_heights", "plan_pitches"):
             if not len(getattr(self, name)):
-                object.__setattr__(self, name, np.zeros(len(np.atleast_1d(self.plan_poses))))
-        for name, shape, dtype in (
-            ("map_from_ego", (3,), np.float64),
-            ("plan_poses", (None, 3), np.float64),
-            ("plan_speeds", (len(np.atleast_1d(self.plan_poses)),), np.float64),
-            ("plan_heights", (len(np.atleast_1d(self.plan_poses)),), np.float64),
-            ("plan_pitches", (len(np.atleast_1d(self.plan_poses)),), np.float64),
-            ("agent_poses", (count, 3), np.float64),
-            ("agent_sizes", (count, 2), np.float64),
-            ("agent_kinds", (count,), np.int64),
-            ("draft", (None, 2), np.float64),
-            ("alternatives", (None, STEPS, 3), np.float64),
-            ("driven_poses", (None, 3), np.float64),
-            ("driven_speeds", (len(np.atleast_1d(self.driven_poses)),), np.float64),
+                object.__setattr__(self, name, np.zeros(points))
+        for name, shape in (
+            ("map_from_ego", (3,)),
+            ("plan_poses", (None, 3)),
+            ("plan_speeds", (points,)),
+            ("plan_heights", (points,)),
+            ("plan_pitches", (points,)),
+            ("draft", (None, 2)),
+            ("alternatives", (None, STEPS, 3)),
+            ("driven_poses", (None, 3)),
+            ("driven_speeds", (passed,)),
         ):
-            object.__setattr__(self, name, check_array("ReplayFrame", name, getattr(self, name), shape, dtype))
+            object.__setattr__(self, name, check_array("ReplayFrame", name, getattr(self, name), shape))
         if not np.isfinite(self.speed_mps):
             raise ValueError(f"ReplayFrame.speed_mps is {self.speed_mps}, expected a finite number")
         if not self.dt_s > 0:
@@ -163,20 +158,17 @@ class ReplayRecord:
     planner: str
     bag: str
     frames: Sequence[ReplayFrame]  # by stamp; of a long replay a regular subset
-    route: Array  # (L, 3) map frame, the last one; (0, 3) when there was none
     driven_path: Array  # (M, 3) map frame: path of the recorded car
     driven_stamps_ns: Array  # (M,) int64, rising
     vehicle: VehicleConfig = field(default_factory=VehicleConfig)
-    road_height_m: float = 0.0  # height of the road in the ego frame; 0 if base_link is on the road, as in Autoware
     details: Mapping[str, Any] = field(default_factory=dict)
-    routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3) with the stamp from which on it led; may be empty
+    routes: tuple[tuple[int, Array], ...] = ()  # every route (L, 3), map frame, with the stamp from which on it led
     drive: DriveRecord | None = None  # of a closed loop
     road: Sequence[Array] = ()  # (V, 2) outlines of the map's lanelets and intersections, map frame; none without a map
-    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of `replay_scores.SCORES`, or empty
+    scores: Mapping[str, Array] = field(default_factory=dict)  # (N,) of each of SCORES, or empty
     counted: AllPlans | None = None  # of all plans, where the frames are only some of them
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "route", check_array("ReplayRecord", "route", self.route, (None, 3)))
         driven = check_array("ReplayRecord", "driven_path", self.driven_path, (None, 3))
         object.__setattr__(self, "driven_path", driven)
         stamps = check_array("ReplayRecord", "driven_stamps_ns", self.driven_stamps_ns, (len(driven),), np.int64)

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 
 from ..core.config import Config, VehicleConfig
-from ..core.domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, TokenTrace, Verdict
+from ..core.domain import Agents, Array, DrivableGrid, EgoState, PlanSource, StepKind, Verdict
 from ..core.messages import BadMessage
 from ..core.tokens import TokenLayout
 from ..maps.drivable_area import MapDrivableArea
@@ -26,32 +26,11 @@ from ..maps.vector_map import VectorMap
 from ..planning.corrections import draft_and_corrections
 from ..ros import convert, image_decoding, plan_messages, rotations
 from ..ros.bag import BagReader
-from ..ros.inputs.channel import InputStatus
+from .counters import PublishedPlan
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, ObjectSighting
 
 IMAGE_WIDTH = 480
-
-
-class PlanOutput(Protocol):
-    """The fields of a published plan that this module uses."""
-
-    @property
-    def stamp_ns(self) -> int: ...
-    @property
-    def points(self) -> Array: ...  # (T,) of plan_messages.POINT
-    @property
-    def status(self) -> Any: ...
-    @property
-    def stages_ms(self) -> dict[str, float]: ...
-    @property
-    def statuses(self) -> tuple[InputStatus, ...]: ...
-    @property
-    def at_ns(self) -> int | None: ...
-    @property
-    def trace(self) -> TokenTrace | None: ...
-    @property
-    def alternatives(self) -> Array: ...  # (P, 40, 3), as of a ReplayFrame
 
 
 @dataclass(frozen=True)
@@ -72,7 +51,7 @@ class BagSlice:
 
 
 def build_frames(
-    sent: Sequence[PlanOutput],
+    sent: Sequence[PublishedPlan],
     egos: Mapping[int, tuple[EgoState, VehiclePlane]],
     images: Mapping[int, tuple[ReplayImage, ...]],
     sightings: Sequence[ObjectSighting],
@@ -144,7 +123,7 @@ class InlineExecutor(Executor):
 
 
 def _frame(
-    item: PlanOutput,
+    item: PublishedPlan,
     ego: EgoState,
     plane: VehiclePlane,
     agents: Agents,
@@ -167,9 +146,7 @@ def _frame(
         reason=status.reason,
         step=StepKind(status.step_kind),
         timings_ms=item.stages_ms,
-        agent_poses=agents.poses,
-        agent_sizes=agents.sizes,
-        agent_kinds=agents.kinds,
+        agents=agents,
         images=images,
         diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
         acceleration_mps2=ego.acceleration_mps2,
@@ -292,7 +269,7 @@ class BagCameras:
         return {keys[i]: image for i, (_, image) in best.items()}
 
 
-def front_image_stamp_ns(item: PlanOutput) -> int | None:
+def front_image_stamp_ns(item: PublishedPlan) -> int | None:
     """The stamp of the front image that a plan used; None if it used none."""
     age_s = item.status.age_of_image
     return item.stamp_ns - round(age_s * 1e9) if np.isfinite(age_s) else None

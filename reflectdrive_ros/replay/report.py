@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 
 from .. import pages
@@ -36,8 +35,6 @@ from .record import (
 
 ALTERNATIVE_STEP_S = 0.5  # between drawn points of an alternative
 ALTERNATIVE_MIN_M = 0.3  # an alternative that is nowhere farther from the plan is not drawn
-IMAGE_WIDTH = 480  # px; wider ones are scaled down
-JPEG_QUALITY = 75
 ROAD_M = 130.0  # part of a world's road that is shown: closer than this to the driven path
 DATES_FROM_NS = 10**18  # September 2001; earlier stamps are of a simulator's clock
 IMAGES_MAX_BYTES = 10_000_000  # of base64; longer replays show every n-th image, so that the page still opens
@@ -56,6 +53,7 @@ def write_report(record: ReplayRecord, path: str | Path) -> None:
 def _content(record: ReplayRecord) -> dict[str, Any]:
     """The page's data. Times are seconds from the first plan (from the first odometry where there is none)."""
     frames, numbers = record.frames, summary(record)
+    latencies = numbers["latency_ms"]
     images, set_indices = _image_sets(record)
     statuses = list(dict.fromkeys(status.name for frame in frames for status in frame.diagnostics))
     begin = frames[0].stamp_ns if frames else int(record.driven_stamps_ns[0]) if len(record.driven_stamps_ns) else 0
@@ -65,20 +63,25 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
     if len(frames) < numbers["plans"]:
         origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly spaced; the numbers are of all")
     vehicle = record.vehicle
+    road = record.road if record.drive is None else record.drive.rings
     return {
         "planner": record.planner,
         "bag": record.bag,
         "origin": " · ".join(origin),
         "summary": json.loads(json.dumps(numbers, default=str), parse_constant=lambda _: None),  # NaN is no JSON
-        "main_stage": "total" if "total" in numbers["latency_ms"] else _slowest(numbers["latency_ms"]),
+        "main_stage": "total"
+        if "total" in latencies
+        else max(latencies, key=lambda stage: latencies[stage]["p50"], default=""),
         "vehicle": {
             "length": vehicle.length_m,
             "width": vehicle.width_m,
             "offset": vehicle.rear_axle_to_center_m,
         },
-        "road_height": record.road_height_m,
-        "routes": _routes(record, begin),
-        "road": [pages.round_list(ring, 2) for ring in _rings(record) if _near(record.driven_path, ring)],
+        "routes": [
+            [round((stamp_ns - begin) * 1e-9, 3), pages.round_list(route[:, :2], 2)]
+            for stamp_ns, route in record.routes
+        ],
+        "road": [pages.round_list(ring, 2) for ring in road if _near(record.driven_path, ring)],
         "world": None if record.drive is None else _world(record.drive, numbers, begin),
         "driven": {
             "t": pages.round_list((record.driven_stamps_ns - begin) * 1e-9, 3),
@@ -89,16 +92,6 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         "images": images,
         "frames": [_frame(frame, begin, statuses, image) for frame, image in zip(frames, set_indices, strict=True)],
     }
-
-
-def _routes(record: ReplayRecord, begin_ns: int) -> list[Any]:
-    routes = record.routes or (((begin_ns, record.route),) if len(record.route) else ())
-    return [[round((stamp_ns - begin_ns) * 1e-9, 3), pages.round_list(route[:, :2], 2)] for stamp_ns, route in routes]
-
-
-def _rings(record: ReplayRecord) -> Sequence[Array]:
-    """Outlines of the road, of the world that was driven in or else of the map; none without either."""
-    return record.road if record.drive is None else record.drive.rings
 
 
 def _world(drive: DriveRecord, numbers: dict[str, Any], begin_ns: int) -> dict[str, Any]:
@@ -165,10 +158,6 @@ def drive_rows(numbers: dict[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def _slowest(latencies: dict[str, dict[str, float]]) -> str:
-    return max(latencies, key=lambda stage: latencies[stage]["p50"], default="")
-
-
 def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: int | None) -> dict[str, Any]:
     status_by_name = {status.name: [int(status.level), status.message] for status in frame.diagnostics}
     return {
@@ -187,9 +176,9 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "agents": [
             [*pose, *size, kind]
             for pose, size, kind in zip(
-                pages.round_list(frame.agent_poses, 2),
-                pages.round_list(frame.agent_sizes, 2),
-                frame.agent_kinds.tolist(),
+                pages.round_list(frame.agents.poses, 2),
+                pages.round_list(frame.agents.sizes, 2),
+                frame.agents.kinds.tolist(),
                 strict=True,
             )
         ],
@@ -233,7 +222,7 @@ def _image_sets(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | 
     imaged = [frame for frame in record.frames if frame.images]
     if not imaged:
         return [], [None] * len(record.frames)
-    probe = sum(len(_jpeg(image)) for image in imaged[len(imaged) // 2].images) * 4 / 3
+    probe = sum(len(image.jpeg) for image in imaged[len(imaged) // 2].images) * 4 / 3
     stride = max(1, int(np.ceil(probe * len(imaged) / IMAGES_MAX_BYTES)))
     selected = imaged[::stride]
     sets = [{"cameras": [_image(record, image) for image in frame.images]} for frame in selected]
@@ -244,30 +233,14 @@ def _image_sets(record: ReplayRecord) -> tuple[list[dict[str, Any]], list[int | 
 
 def _image(record: ReplayRecord, image: ReplayImage) -> dict[str, Any]:
     """One image with the ego pose at its exposure, which is behind the pose at the start of the plan."""
-    begin_ns = record.frames[0].stamp_ns
-    if len(record.driven_path):
-        ego = interpolate_driven_path(record, np.array([image.stamp_ns]))[0]
-    else:
-        nearest = min(record.frames, key=lambda frame: abs(frame.stamp_ns - image.stamp_ns))
-        ego = nearest.map_from_ego
     return {
         "name": image.name,
-        "t": round((image.stamp_ns - begin_ns) * 1e-9, 4),
+        "t": round((image.stamp_ns - record.frames[0].stamp_ns) * 1e-9, 4),
         "width": image.width,
         "height": image.height,
         "k": pages.round_list(image.pixels_from_camera.ravel(), 4),
         "distortion": [float(value) for value in image.distortion],
         "camera_from_ego": pages.round_list(image.camera_from_ego.ravel(), 6),
-        "ego": pages.round_list(ego, 4),
-        "jpeg": base64.b64encode(_jpeg(image)).decode("ascii"),
+        "ego": pages.round_list(interpolate_driven_path(record, np.array([image.stamp_ns]))[0], 4),
+        "jpeg": base64.b64encode(image.jpeg).decode("ascii"),
     }
-
-
-def _jpeg(image: ReplayImage) -> bytes:
-    """The image at most `IMAGE_WIDTH` wide; unchanged if it is small, or not a readable JPEG."""
-    pixels = cv2.imdecode(np.frombuffer(image.jpeg, np.uint8), cv2.IMREAD_COLOR) if image.jpeg else None
-    if pixels is None or pixels.shape[1] <= IMAGE_WIDTH:
-        return image.jpeg
-    height = round(pixels.shape[0] * IMAGE_WIDTH / pixels.shape[1])
-    small = cv2.resize(pixels, (IMAGE_WIDTH, height), interpolation=cv2.INTER_AREA)
-    return bytes(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1])

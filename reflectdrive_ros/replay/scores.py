@@ -131,9 +131,10 @@ def _score_poses(scene: Scene, poses: Array, config: Config) -> dict[str, Array]
 
 
 def _route_at(record: ReplayRecord, stamp_ns: int) -> Array:
-    """(L, 3) the route that was active at a stamp; the first route before any was received."""
+    """(L, 3) the route that was active at a stamp; the first route before any was received; (0, 3) without routes."""
     led = [route for since_ns, route in record.routes if since_ns <= stamp_ns]
-    return led[-1] if led else (record.routes[0][1] if record.routes else record.route)
+    led = led or [route for _, route in record.routes[:1]] or [np.zeros((0, 3))]
+    return led[-1]
 
 
 def build_tracks(sightings: Sequence[ObjectSighting], stamp_ns: int, map_from_ego: Array) -> AgentTracks:
