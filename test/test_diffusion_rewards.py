@@ -6,8 +6,8 @@ import denoiser_training
 import numpy as np
 import pytest
 import torch
-from lightning_fabric import Fabric
-from tiny_training import Silent, make_set
+from denoiser_training import train
+from tiny_training import make_set, same_weights
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import shards
@@ -178,22 +178,15 @@ def config(**changes):
     return replace(denoiser_training.config(**changes), reward=DenoiserRewardConfig(weight=1.0))
 
 
-def train(of, pool, stop=lambda: False):
-    of.out.mkdir(exist_ok=True)
-    return diffusion.train(of, Fabric(accelerator="cpu", devices=1), Silent(), stop, pool=pool)
-
-
 def test_a_run_with_rewards_that_is_stopped_ends_with_the_same_weights(scenes, tmp_path, pool):
     def job(name):
         return DiffusionJob(config(steps=4), TINY, scenes, None, tmp_path / name, {"train": []})
 
-    train(job("whole"), pool)
+    train(job("whole"), pool=pool)
     stops = iter([False, False, True])
-    assert train(job("parts"), pool, lambda: next(stops)).step == 2
-    assert train(job("parts"), pool).step == 4
-    whole, parts = denoiser_training.weights(tmp_path / "whole"), denoiser_training.weights(tmp_path / "parts")
-    for name, value in whole.items():
-        assert torch.equal(value, parts[name]), name
+    assert train(job("parts"), lambda: next(stops), pool=pool).step == 2
+    assert train(job("parts"), pool=pool).step == 4
+    assert same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_the_command_logs_the_scores_of_its_plans(folder, tmp_path, monkeypatch):

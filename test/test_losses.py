@@ -16,7 +16,7 @@ from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.render.camera import rig
 from reflectdrive_ros.training import bev_head, ground_head
-from reflectdrive_ros.training.losses import Losses, expected_goal_loss, field_loss, token_loss
+from reflectdrive_ros.training.losses import Losses, field_loss, token_loss
 from reflectdrive_ros.training.settings import LossConfig
 
 CODEBOOK = LAYOUT.codebook
@@ -298,15 +298,19 @@ def losses_of(net, **weights):
     return Losses(net, LossConfig(**weights), torch.Generator().manual_seed(0))
 
 
-def test_every_loss_falls_in_training():
-    net = tiny_net()
-    loss, batch = losses_of(net, field=0.02, goal_score=1.0, goal_value=1.0, goal=0.05), a_batch(net)
+def train(loss, batch, steps):
     optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
-    initial = {name: float(value.detach()) for name, value in loss(batch).items()}
-    for _ in range(40):
+    for _ in range(steps):
         optimizer.zero_grad()
         loss(batch)["loss"].backward()
         optimizer.step()
+
+
+def test_every_loss_falls_in_training():
+    net = tiny_net()
+    loss, batch = losses_of(net, field=0.02, goal_score=1.0, goal_value=1.0, goal=0.05), a_batch(net)
+    initial = {name: float(value.detach()) for name, value in loss(batch).items()}
+    train(loss, batch, 40)
     for name, value in loss(batch).items():
         assert float(value.detach()) < 0.7 * initial[name], name
 
@@ -351,28 +355,10 @@ def test_what_is_lost_is_what_is_expected_of_the_networks_own_choice_among_the_g
     assert losses_of(net, goal_score=2.0)(none)["goal_score"] == 0
 
 
-def test_the_goal_that_drives_best_becomes_the_likeliest():
-    net = tiny_net()
-    batch = a_batch(net)
-    loss = losses_of(net, goal_score=1.0)
-    optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
-    for _ in range(60):
-        optimizer.zero_grad()
-        out = net.forward_packed(batch.inputs, batch.actions)
-        expected_goal_loss(loss.goal_log_probs(out, batch.goals), batch.goal_score).backward()
-        optimizer.step()
-    x_logits, y_logits = goal_logits(net, batch.inputs, batch.goals[..., 0])
-    low = net.config.layout.id_ranges[1][0]
-    of_y = y_logits.log_softmax(-1).gather(-1, (batch.goals[..., 1] - low)[..., None])[..., 0]
-    likely = x_logits.log_softmax(-1).gather(-1, batch.goals[..., 0]) + of_y
-    assert likely.argmax(-1).tolist() == batch.goal_score.argmax(-1).tolist() == [0, 1]
-
-
 def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
     net = uniform_goal_values(tiny_net())
     batch = a_batch(net)
     loss = losses_of(net, goal_score=1.0, goal_value=1.0)
-    optimizer = torch.optim.AdamW(loss.parameters(), lr=3e-3)
     actions = loss._goals_to_rescore(batch)
     assert (actions[..., :GOAL_X] == net.config.layout.mask_id).all()
     assert actions[..., GOAL_X:].equal(torch.stack([batch.goals[row][batch.rescored[row]] for row in range(2)]))
@@ -385,10 +371,7 @@ def test_a_second_look_tells_good_goals_from_bad_and_weighs_the_first():
         1.0 - (log_probs.softmax(-1) * worth).sum(-1).mean() + 2 * np.log(2.0)
     )  # nothing is known to begin
     np.testing.assert_allclose(float(loss(batch)["goal_value"]), expected, rtol=1e-5)
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss(batch)["loss"].backward()
-        optimizer.step()
+    train(loss, batch, 60)
     odds = net.goal_value(net.forward_packed(batch.inputs, actions).hidden)
     torch.testing.assert_close(odds.sigmoid(), worth, atol=0.15, rtol=0.0)
     predicted = loss.sub_score_head(net.pool_goal_features(net.forward_packed(batch.inputs, actions).hidden)).sigmoid()

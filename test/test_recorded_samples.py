@@ -255,13 +255,6 @@ def test_a_quintic_meets_position_velocity_and_acceleration_at_both_ends(values,
 # --- mirrored samples, mixed sets ------------------------------------------------------------------------------------
 
 
-def test_a_sample_that_is_mirrored_twice_is_unchanged(batch):
-    which = np.ones(len(batch["ego"]), bool)
-    twice = vector_data.mirror(vector_data.mirror(batch, which), which)
-    for name, values in batch.items():
-        np.testing.assert_array_equal(twice[name], values, err_msg=name)
-
-
 def test_a_mirrored_sample_is_that_of_the_mirrored_observation(motorway, batch):
     """All arrays of y and headings are mirrored in the recording itself."""
 
@@ -288,17 +281,3 @@ def test_a_mirrored_sample_is_that_of_the_mirrored_observation(motorway, batch):
     for name, values in expected.items():
         np.testing.assert_allclose(flipped[name][0], values, atol=2e-3, err_msg=name)
         np.testing.assert_array_equal(flipped[name][1:], batch[name][1:])
-
-
-def test_merged_sets_are_sampled_by_their_weights():
-    columns = vector_data.row_size(SPEC)
-    first, second = (
-        vector_data.set_of_rows((np.full((n, columns), n, np.float32),), SPEC, str(n), recorded)
-        for n, recorded in ((30, False), (10, True))
-    )
-    mixed = vector_data.merge([first, second], [1.0, 3.0])
-    assert len(mixed) == 40
-    share = mixed.weights / mixed.weights.sum()
-    assert share[mixed.recorded].sum() == pytest.approx(0.75)
-    assert share.sum() == pytest.approx(1.0)
-    np.testing.assert_array_equal(mixed.arrays(np.array([0, 29, 30, 39]))["ego"][:, 0], [30, 30, 10, 10])

@@ -55,7 +55,7 @@ def train(
         errors.print(sentence)
 
     with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
-        with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
+        with runs.prepare(fabric, errors) as progress:
             described_sets = [
                 _training_set(each, network.spec, sources, hold_out, on_damage, progress) for each in sources.sets
             ]

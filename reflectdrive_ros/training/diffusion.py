@@ -15,13 +15,10 @@ from torch import Tensor, nn
 
 from ..core.domain import Array
 from ..core.vector_spec import VectorSpec
-from ..data import shards
 from ..data.scene import DrivingScene
-from ..data.shards import SetError
 from ..features.vectors import VectorInputs, vector_inputs
 from ..model.denoiser import checkpoint
 from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
-from ..model.scene_encoder import VectorTensors
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, score
@@ -34,6 +31,7 @@ from .rewards import ScorePool
 from .settings import DiffusionTrainConfig
 from .train_state import Progress
 from .trainer import Clock, Reporter
+from .validation import ValidationSet, read_validation_set, vector_tensors
 from .vector_data import VectorSet
 
 COLUMNS = (*diffusion_losses.METRICS, "norm")  # of the log
@@ -45,27 +43,16 @@ SAMPLER_STEPS = 10
 VALIDATION_BATCH = 100  # scenes
 
 
-@dataclass(frozen=True, eq=False)
-class VectorValidation:
-    """The scenes used in validation, and the network's inputs of them."""
-
-    scenes: tuple[DrivingScene, ...]
-    inputs: tuple[VectorInputs, ...]
+VectorValidation = ValidationSet[VectorInputs]
 
 
 def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Callable[[str], None]) -> VectorValidation:
-    """`limit` scenes of a set, spread over its families. Raises SetError if there is none."""
-    scenes, inputs = [], []
-    for scene in shards.read(folder, images=False, limit=limit, on_damage=on_damage):
-        try:
-            inputs.append(vector_inputs(scene.observation(vectors=True), spec))
-        except ValueError as fault:
-            on_damage(f"{folder}: scene {scene.name} is left out: {fault}")
-            continue
-        scenes.append(scene)
-    if not scenes:
-        raise SetError(f"{folder} holds no scene that can be read: make the set again")
-    return VectorValidation(tuple(scenes), tuple(inputs))
+    """As `validation.read_validation_set`, of a denoiser."""
+
+    def inputs_of(scene: DrivingScene) -> VectorInputs:
+        return vector_inputs(scene.observation(vectors=True), spec)
+
+    return read_validation_set(folder, False, limit, on_damage, inputs_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,11 +222,7 @@ def validate(net: DenoiserNet, dataset: VectorValidation, device: torch.device) 
 def sample_plans(net: DenoiserNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
     """(N, T, 3) poses of the ego for N scenes at once, from a start without noise."""
     spec = net.config.spec
-    names = VectorTensors._fields
-    tensors = VectorTensors(
-        *(torch.from_numpy(np.stack([getattr(each, name) for each in inputs])).to(device) for name in names)
-    )
-    context = net.encode(tensors)
+    context = net.encode(vector_tensors(inputs, device))
     present = np.stack([denoiser.present_states(each, spec) for each in inputs])
     count, futures = present.shape[:2]
     predict = diffusion_rewards.batch_predict(net, context, torch.as_tensor(present, device=device))

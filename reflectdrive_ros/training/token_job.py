@@ -12,6 +12,7 @@ from torch import nn
 
 from ..core.domain import Array
 from ..data.cache import CachedSet
+from ..features.images import ModelInputs
 from ..model import checkpoint, pretrained
 from ..model.checkpoint import weight_capabilities
 from ..model.token.net import TokenNet, TokenNetConfig
@@ -33,10 +34,6 @@ class PretrainedPaths:
     vision: Path | None = None  # a SigLIP2
     scene: Path | None = None  # a denoiser
 
-    @property
-    def any_given(self) -> bool:
-        return any(folder is not None for folder in (self.language, self.vision, self.scene))
-
     def fill(self, net: TokenNet) -> None:
         """Raises CheckpointError for weights of other shapes."""
         if self.language is not None:
@@ -54,7 +51,7 @@ class TokenJob:
     config: TrainConfig
     network: TokenNetConfig
     scenes: CachedSet
-    validation_set: ValidationSet | None
+    validation_set: ValidationSet[ModelInputs] | None
     out: Path
     sets: Mapping[str, Any]  # description of the data for the card
     decoding: Decoding = field(default_factory=Decoding)

@@ -24,7 +24,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ..infra.errors import UserError
-from . import fsdp, schedule, train_state
+from . import schedule, train_state
 from .train_state import Progress
 
 ADAM_BETA2 = 0.98
@@ -138,7 +138,7 @@ def begin(
     if saved is None and job.init_from is not None:
         reporter.missing_keys(train_state.load_pretrained(job.init_from, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
-    model = fabric.setup_module(learning)  # from here on weights may be sharded
+    model = fabric.setup_module(learning)
     optimizer = torch.optim.AdamW(_groups(losses, config.weight_decay), lr=0.0, betas=(0.9, ADAM_BETA2), fused=True)
     if saved is not None:
         progress = saved[0]
@@ -160,13 +160,6 @@ class Trainer:
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
     reporter: Reporter
-    average_shards: list[Tensor] = dataclasses.field(init=False)  # part of the averaged weights on this process
-
-    def __post_init__(self) -> None:
-        pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
-        self.average_shards = [
-            fsdp.local_tensor(fsdp.distribute_like(average, parameter)) for average, parameter in pairs
-        ]
 
     def run(
         self,
@@ -226,16 +219,14 @@ class Trainer:
         """
         config = self.job.config.optimizer
         self.fabric.backward(losses["loss"])
-        norm = fsdp.full_tensor(nn.utils.clip_grad_norm_(self.losses.parameters(), GRADIENT_NORM_MAX, foreach=True))
+        norm = nn.utils.clip_grad_norm_(self.losses.parameters(), GRADIENT_NORM_MAX, foreach=True)
         if not torch.isfinite(norm + losses["loss"].detach()):
             raise TrainingError(self._bad_batch(batch, step, losses, more))
         self.wrapped.step()
         self.wrapped.zero_grad(set_to_none=True)
         decay = min(config.ema_decay, (1.0 + step) / (10.0 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(
-                self.average_shards, [fsdp.local_tensor(each) for each in self.net.parameters()], 1.0 - decay
-            )
+            torch._foreach_lerp_([*self.average.parameters()], [*self.net.parameters()], 1.0 - decay)
         return norm.detach()
 
     def generator(self, step: int) -> torch.Generator:
@@ -243,17 +234,12 @@ class Trainer:
         seed = (self.job.config.seed * 1_000_003 + step) * 1024 + self.fabric.global_rank
         return torch.Generator().manual_seed(seed)
 
-    def save_batch(self, batch: Any, step: int, more: Mapping[str, Tensor]) -> Path:
-        """Writes the batch of a failed step and the tensors `more`; returns the file."""
-        path = self.job.out / NONFINITE_BATCH
-        arrays: dict[str, Any] = {
-            k: value.cpu().numpy() for k, value in {**vars(batch), **more}.items() if isinstance(value, Tensor)
-        }
-        np.savez_compressed(path, step=step, **arrays)
-        return path
-
     def _bad_batch(self, batch: Any, step: int, losses: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> str:
-        path = self.save_batch(batch, step, more)
+        """Writes the batch of a failed step and the tensors `more`; returns the sentence that names the file."""
+        path = self.job.out / NONFINITE_BATCH
+        tensors = {name: value for name, value in {**vars(batch), **more}.items() if isinstance(value, Tensor)}
+        arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in tensors.items()}
+        np.savez_compressed(path, step=step, **arrays)
         values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
         return (
             f"step {step} gave a loss or gradient that is not finite ({values}); its batch is in {path}: "
@@ -261,9 +247,11 @@ class Trainer:
         )
 
     def _report_row(self, progress: Progress, names: Sequence[str], values: Sequence[Tensor], rate: float) -> None:
-        """A row of the log: means over the steps since the last row, and the learning rate."""
-        means = self.mean_of_processes(torch.stack(list(values)).nanmean(0)).tolist()
-        self.reporter.row(progress, {**dict(zip(names, means, strict=True)), "rate": rate})
+        """A row of the log: means over the steps since the last row and over the processes, and the learning rate."""
+        means: Any = torch.stack(list(values)).nanmean(0)
+        if self.fabric.world_size > 1:
+            means = self.fabric.all_reduce(means)
+        self.reporter.row(progress, {**dict(zip(names, means.tolist(), strict=True)), "rate": rate})
 
     def _validation_is_due(self, progress: Progress, at: float) -> bool:
         """Validations are spread evenly over the schedule, each at a whole row of the log; the last is at its end."""
@@ -272,7 +260,6 @@ class Trainer:
 
     def _validate(self, progress: Progress) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        self._gather()
         if self.fabric.is_global_zero:
             self.average.eval()
             metrics = self.job.validate(self.average, self.fabric.device)
@@ -280,15 +267,9 @@ class Trainer:
         self.fabric.barrier()
         return metrics
 
-    def _gather(self) -> None:
-        """Gathers the averaged weights, if they are sharded."""
-        for each in zip(self.average.parameters(), self.average_shards, self.net.parameters(), strict=True):
-            fsdp.gather(*each)
-
     def _save(self, progress: Progress) -> None:
-        self._gather()
-        tensors = train_state.tensors_of(self.losses, self.average, self.optimizer)
         if self.fabric.is_global_zero:
+            tensors = train_state.tensors_of(self.losses, self.average, self.optimizer)
             train_state.save(self.job.out, progress, about_run(self.job), tensors)
         self.fabric.barrier()
 
@@ -304,10 +285,6 @@ class Trainer:
         if metrics:
             about["validation"] = {name: round(value, 3) for name, value in metrics.items()}
         self.job.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
-
-    def mean_of_processes(self, values: Tensor) -> Tensor:
-        """The mean of the values that every process has."""
-        return self.fabric.all_reduce(values) if self.fabric.world_size > 1 else values  # type: ignore[return-value]
 
     def _agreed(self, value: Any) -> Any:
         """The first process decides for all."""
