@@ -248,6 +248,7 @@ def test_the_command_trains_and_goes_on_with_one_log(folder, tmp_path, monkeypat
         (("--setting", "optimizer.vision_pretrain_fraction=0.1"), "must be 0 in train diffusion"),
         (("--setting", "network=large"), "expected one of small, base"),
         (("--setting", "data.standing_share=0.1"), "data.standing_share is above 0 and reward.weight is 0"),
+        (("--setting", "reward.weight=1"), "reward.weight is above 0, but the network plans in the ego frame"),
     ],
 )
 def test_settings_that_do_not_fit_are_one_sentence(folder, tmp_path, monkeypatch, capsys, more, sentence):

@@ -198,13 +198,3 @@ def test_the_command_logs_the_scores_of_its_plans(folder, tmp_path, monkeypatch)
     header, row = (tmp_path / "run/log.csv").read_text().split("\n")[:2]
     values = dict(zip(header.split(","), row.split(","), strict=True))
     assert all(0.0 <= float(values[name]) <= 100.0 for name in COLUMNS)
-
-
-def test_rewards_of_a_network_of_the_ego_frame_are_refused(folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(settings.DENOISERS, "small", lambda: denoiser_training.TINY)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("data: {batch: 4}\nreward: {weight: 1.0}\n")
-    assert main(["train", "diffusion", str(recipe), "--train", str(folder), "--out", str(tmp_path / "run")]) == 2
-    assert "reward.weight is above 0, but the network plans in the ego frame" in " ".join(
-        capsys.readouterr().err.split()
-    )

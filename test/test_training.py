@@ -221,16 +221,6 @@ def test_two_processes_learn_what_one_does(sets, scenes, tmp_path):
         torch.testing.assert_close(value, together[f"average.{name}"], rtol=0.01, atol=1e-3)
 
 
-def test_what_is_left_is_a_network_with_its_card(finished):
-    card = json.loads((finished / "card.json").read_text())
-    net = checkpoint.load(finished / train_state.WEIGHTS, card["sha256"])
-    assert net.config == network()
-    assert card["steps"] == 8
-    for name, value in net.named_parameters():
-        stored = weights(finished)[f"average.{name}"]
-        torch.testing.assert_close(value, stored, rtol=0.01, atol=1e-3)
-
-
 def test_a_few_scenes_are_overfitted_and_driven(sets, scenes, tmp_path, monkeypatch):
     monkeypatch.setattr("reflectdrive_ros.training.data.COLOR_JITTER", 0.0)
     whole = validation.load_validation_set(sets[0], SHAPE, len(scenes), pytest.fail)

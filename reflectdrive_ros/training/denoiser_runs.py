@@ -76,7 +76,7 @@ def train(
         }
         if init_from is not None:
             about["init_from"] = init_from
-        job = DiffusionJob(config, network, scenes, validation_set, sources.out, about, sources.init_from)
+        job = DiffusionJob(config, network, scenes, validation_set, sources.out, about, init_from=sources.init_from)
         runs.check_same_scenes(sources.out, scenes.key, sources.sets[0])
         columns = diffusion.columns_of(config)
         log = RunLog(sources.out, config.data.batch, columns, diffusion.summary, console, fabric.is_global_zero)

@@ -30,7 +30,7 @@ from .ego_perturbation import perturb_ego
 from .rewards import ScorePool
 from .settings import DiffusionTrainConfig
 from .train_state import Progress
-from .trainer import Clock, Reporter
+from .trainer import Clock, Reporter, TrainingJob
 from .validation import ValidationSet, read_validation_set, vector_tensors
 from .vector_data import VectorSet
 
@@ -56,20 +56,13 @@ def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Calla
 
 
 @dataclass(frozen=True, eq=False)
-class DiffusionJob:
-    """`trainer.TrainingJob` of a denoiser."""
+class DiffusionJob(TrainingJob):
+    """Of a denoiser."""
 
     config: DiffusionTrainConfig
     network: DenoiserNetConfig
     scenes: VectorSet
-    validation: VectorValidation | None
-    out: Path
-    sets: Mapping[str, Any]  # description of the data for the card
-    init_from: Path | None = None
-
-    @property
-    def has_validation(self) -> bool:
-        return self.validation is not None
+    validation_set: VectorValidation | None
 
     def make_net(self, generator: torch.Generator, fresh: bool) -> DenoiserNet:
         net = DenoiserNet(self.network)
@@ -105,8 +98,8 @@ class DiffusionJob:
         return data.batch_rows(step, self.config.data.batch, len(self.scenes), self.config.seed, shares)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
-        assert self.validation is not None
-        return validate(cast(DenoiserNet, net), self.validation, device)
+        assert self.validation_set is not None
+        return validate(cast(DenoiserNet, net), self.validation_set, device)
 
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Stored as float32: positions are outputs, and bfloat16 has 8 bits."""

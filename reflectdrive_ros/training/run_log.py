@@ -42,10 +42,10 @@ class RunLog:
     def __enter__(self) -> RunLog:
         if self.enabled:
             saved = train_state.read_progress(self.out)
-            first_step = 0 if saved is None else saved[0].step
-            self._previous = (0.0 if saved is None else saved[0].elapsed_s, first_step)
-            _drop_unsaved_rows(self.out / LOG, self.columns, first_step)
-            self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=first_step)
+            progress = train_state.Progress() if saved is None else saved[0]
+            self._previous = progress.elapsed_s, progress.step
+            _drop_unsaved_rows(self.out / LOG, self.columns, progress.step)
+            self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=progress.step)
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
             self._task: TaskID = self._bar.add_task("learning", total=1.0, text="")

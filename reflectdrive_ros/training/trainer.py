@@ -12,9 +12,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,59 +40,33 @@ class TrainingError(UserError):
     """Training cannot continue; the message names the reason and what to do."""
 
 
-class TrainingJob(Protocol):
+@dataclass(frozen=True, eq=False)
+class TrainingJob(ABC):
     """What is trained, on which data, and where it is stored."""
 
-    @property
-    def config(self) -> Any:
-        """Settings with seed, data.batch, optimizer, schedule, checkpointing and device."""
-        ...
+    config: Any  # settings with seed, data.batch, optimizer, schedule, checkpointing and device
+    network: Any  # configuration of the network, a dataclass
+    scenes: Any  # the training set, with a `key` of its content
+    validation_set: Any  # None: without validations
+    out: Path  # folder of the run
+    sets: Mapping[str, Any]  # description of the data for the card
+    init_from: Path | None = field(default=None, kw_only=True)  # run, or folder of weights, that initialises this one
 
-    @property
-    def out(self) -> Path:
-        """Folder of the run."""
-        ...
-
-    @property
-    def init_from(self) -> Path | None:
-        """Folder of the run whose weights initialise this one."""
-        ...
-
-    @property
-    def sets(self) -> Mapping[str, Any]:
-        """Description of the data for the card."""
-        ...
-
-    @property
-    def network(self) -> Any:
-        """Configuration of the network, a dataclass."""
-        ...
-
-    @property
-    def scenes(self) -> Any:
-        """The training set, with a `key` of its content."""
-        ...
-
-    @property
-    def has_validation(self) -> bool:
-        """Whether `validate` may be called."""
-        ...
-
+    @abstractmethod
     def make_net(self, generator: torch.Generator, fresh: bool) -> nn.Module:
         """The network with random weights or, if the run is `fresh`, with those of public checkpoints."""
-        ...
 
+    @abstractmethod
     def batches(self, first: int, rank: int, ranks: int) -> Generator[Any]:
         """The part of one process in the batches from step `first` on."""
-        ...
 
+    @abstractmethod
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
         """Metrics of a network on the validation set."""
-        ...
 
+    @abstractmethod
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Writes weights for driving, with their card."""
-        ...
 
 
 def about_run(job: TrainingJob) -> dict[str, Any]:
@@ -206,7 +181,7 @@ class Trainer:
         if sums:
             self._report_row(progress, names, sums, rate)
         last = None
-        if self.job.has_validation and not halted:
+        if self.job.validation_set is not None and not halted:
             last = self._validate(progress)
         self._save(progress)
         self._save_weights(progress, last)
@@ -256,7 +231,7 @@ class Trainer:
     def _validation_is_due(self, progress: Progress, at: float) -> bool:
         """Validations are spread evenly over the schedule, each at a whole row of the log; the last is at its end."""
         validations = self.job.config.checkpointing.validations
-        return self.job.has_validation and at < 1.0 and at * validations >= progress.validations + 1
+        return self.job.validation_set is not None and at < 1.0 and at * validations >= progress.validations + 1
 
     def _validate(self, progress: Progress) -> dict[str, float]:
         metrics: dict[str, float] = {}
