@@ -222,27 +222,15 @@ def test_a_card_opens_the_best_backend_that_reads_it_which_says_what_it_is(folde
 
 
 @pytest.mark.parametrize(
-    ("changes", "decoding", "complaint"),
+    ("changes", "complaint"),
     [
-        ({"backend": "torch"}, BUILT_IN, r"model.backend is torch, but .*card\.json is read by tensorrt, onnxruntime"),
-        ({"device": "cuda:3"}, BUILT_IN, "model.device is cuda:3, but this ONNX Runtime has no CUDA"),
-        ({}, replace(BUILT_IN, goals=9), r"9 goals are set, but the graphs of .*card\.json give at most 8: set fewer"),
-        (
-            {},
-            replace(BUILT_IN, goal_value_power=1.0),
-            "decoding.goal_value_power is 1.0, but the graphs of .* have 3.0 built in",
-        ),
+        ({"backend": "torch"}, r"model.backend is torch, but .*card\.json is read by tensorrt, onnxruntime"),
+        ({"device": "cuda:3"}, "model.device is cuda:3, but this ONNX Runtime has no CUDA"),
     ],
 )
-def test_what_the_graphs_cannot_do_is_refused(folder, changes, decoding, complaint):
+def test_a_backend_or_device_that_cannot_run_graphs_is_refused(folder, changes, complaint):
     with pytest.raises(ModelFileError, match=complaint):
-        load_network(as_set(folder, **changes), decoding)
-
-
-def test_graphs_that_answer_otherwise_than_the_network_did_are_refused(copy):
-    rewrite(copy, lambda card: card["golden"].update(goal_log_prob=card["golden"]["goal_log_prob"] - 0.2))
-    with pytest.raises(ModelFileError, match="fails its self-check: its goal_log_prob is"):
-        load_network(as_set(copy), BUILT_IN)
+        load_network(as_set(folder, **changes), BUILT_IN)
 
 
 def test_graphs_are_opened_without_torch_and_a_missing_onnx_runtime_is_one_sentence(folder):
@@ -302,15 +290,6 @@ def test_a_truncated_graph_is_named(copy, left):
     file.write_bytes(file.read_bytes()[:left])
     rewrite(copy, lambda card: of_whatever_is_there(card, copy))
     with pytest.raises(GraphError, match=r"step\.onnx (is no ONNX graph|is no graph that ONNX Runtime|carries no)"):
-        OrtNetwork.from_file(copy / "card.json")
-
-
-def test_a_graph_of_another_model_is_named(copy, exact):
-    (copy / "step.onnx").write_bytes((exact / "step.onnx").read_bytes())
-    rewrite(copy, lambda card: of_whatever_is_there(card, copy))
-    with pytest.raises(
-        GraphError, match=r"step\.onnx belongs to another model than card\.json: .*action_sequences.* differ"
-    ):
         OrtNetwork.from_file(copy / "card.json")
 
 

@@ -83,7 +83,7 @@ def train_and_save_every_step(train_set, out):
     """For a process that is killed."""
 
     class Loud(Silent):
-        def step(self, progress, at, scenes):
+        def step(self, progress, at):
             sys.stdout.write(f"step {progress.step}\n")
             sys.stdout.flush()
 

@@ -42,7 +42,7 @@ class Silent:
     def __init__(self):
         self.steps, self.rows, self.exams = [], [], []
 
-    def step(self, progress, at, scenes):
+    def step(self, progress, at):
         self.steps.append((progress.step, at))
 
     def row(self, progress, values):
@@ -58,7 +58,7 @@ class Silent:
 def signal_after_two_steps(number):
     """A `RunLog.step` that sends this process a signal."""
 
-    def step(self, progress, at, scenes):
+    def step(self, progress, at):
         if progress.step == 2:
             os.kill(os.getpid(), number)
 

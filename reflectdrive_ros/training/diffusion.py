@@ -28,9 +28,10 @@ from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from .diffusion_rewards import waypoint_steps
 from .ego_perturbation import perturb_ego
 from .rewards import ScorePool
+from .run_log import RunLog
 from .settings import DiffusionTrainConfig
 from .train_state import Progress
-from .trainer import Clock, Reporter, TrainingJob
+from .trainer import Clock, TrainingJob
 from .validation import ValidationSet, read_validation_set, vector_tensors
 from .vector_data import VectorSet
 
@@ -109,7 +110,7 @@ class DiffusionJob(TrainingJob):
 def train(
     job: DiffusionJob,
     fabric: Fabric,
-    reporter: Reporter,
+    reporter: RunLog,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,
     pool: ScorePool | None = None,

@@ -28,10 +28,11 @@ from ..model.token.net import TokenNet
 from . import trainer
 from .edit_candidates import EditCandidates
 from .losses import Batch, choice_loss, distinct_plans, plan_log_probs, prompt_keys_values
+from .run_log import RunLog
 from .settings import RefineLossConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Reporter
+from .trainer import Clock
 
 TEMPERATURE = 0.05  # of the weights of the candidates in the cross-entropy: 5 points of the score count e times
 CRITIQUE_DROPOUT = 0.1  # share of scenes without a critique, as for a car that knows no objects or no road
@@ -89,7 +90,7 @@ def weighted_cross_entropy(log_probs: Tensor, distinct: Tensor, score: Tensor) -
 def train(
     job: TokenJob,
     fabric: Fabric,
-    reporter: Reporter,
+    reporter: RunLog,
     candidates: EditCandidates,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,

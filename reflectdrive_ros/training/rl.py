@@ -36,10 +36,11 @@ from .greedy import GreedyPlans, decode_greedily
 from .losses import Batch, Losses, choice_loss, distinct_plans, expected_goal_loss, plan_log_probs
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
+from .run_log import RunLog
 from .settings import LossConfig, RlConfig, RlTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Reporter
+from .trainer import Clock
 
 METRICS = ("draft", "decision", "anchor")
 PANEL = (*(f"reward_{name}" for name in REWARDS), "best")
@@ -61,7 +62,7 @@ class ScoredPlans:
 def train(
     job: TokenJob,
     fabric: Fabric,
-    reporter: Reporter,
+    reporter: RunLog,
     rewards: RewardPool,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,

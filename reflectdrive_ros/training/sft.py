@@ -12,16 +12,17 @@ from torch import Tensor
 from ..model.token.net import TokenNet
 from . import schedule, self_drafts, trainer
 from .losses import PARTS, Batch, Losses
+from .run_log import RunLog
 from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Reporter, Trainer
+from .trainer import Clock, Trainer
 
 LOSSES = ("loss", *PARTS)
 COLUMNS = (*LOSSES, "norm")  # of the log
 
 
 def train(
-    job: TokenJob, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Clock = time.monotonic
+    job: TokenJob, fabric: Fabric, reporter: RunLog, stop: Callable[[], bool], clock: Clock = time.monotonic
 ) -> Progress:
     """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from ..infra.errors import UserError
 from . import schedule, train_state
+from .run_log import RunLog
 from .train_state import Progress
 
 ADAM_BETA2 = 0.98
@@ -79,24 +80,8 @@ def about_run(job: TrainingJob) -> dict[str, Any]:
     }
 
 
-class Reporter(Protocol):
-    """Receives the progress of a run."""
-
-    def step(self, progress: Progress, at: float, scenes: int) -> None:
-        """A step is done; `at` is 0 to 1."""
-
-    def row(self, progress: Progress, values: Mapping[str, float]) -> None:
-        """Means of losses and metrics since the last row."""
-
-    def missing_keys(self, names: Sequence[str]) -> None:
-        """Which parameters the run that this one begins with does not have."""
-
-    def validated(self, progress: Progress, metrics: Mapping[str, float]) -> None:
-        """Result of a validation."""
-
-
 def begin(
-    job: TrainingJob, fabric: Fabric, reporter: Reporter, make_losses: Callable[[Any, torch.Generator], nn.Module]
+    job: TrainingJob, fabric: Fabric, reporter: RunLog, make_losses: Callable[[Any, torch.Generator], nn.Module]
 ) -> tuple[Trainer, Progress]:
     """The trainer of a job, from the state in `job.out` or from the start, and how far it is.
 
@@ -134,7 +119,7 @@ class Trainer:
     model: nn.Module  # `losses`, as Fabric wraps it
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
-    reporter: Reporter
+    reporter: RunLog
 
     def run(
         self,
@@ -167,7 +152,7 @@ class Trainer:
                 elapsed_s = self._agreed(clock() - began)
                 progress = replace(progress, step=progress.step + 1, elapsed_s=elapsed_s)
                 at = schedule.progress(config.schedule, progress.step, elapsed_s)
-                self.reporter.step(progress, at, config.data.batch)
+                self.reporter.step(progress, at)
                 whole_row = progress.step % checkpointing.log_steps == 0
                 if whole_row or progress.step in early_rows:
                     self._report_row(progress, names, sums, rate)
