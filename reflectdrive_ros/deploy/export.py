@@ -117,28 +117,28 @@ def export(
     layout = net.config.layout
     count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
     masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
-    whole, ones, limit = torch.zeros_like(masked), torch.ones(masked.shape), torch.tensor(1)
+    whole, ones = torch.zeros_like(masked), torch.ones(masked.shape)
+    drafted = {"actions": masked, "limit": torch.tensor(1)}
 
-    def writing(module: nn.Module, guided: bool = False, **examples: Tensor) -> ir.Model:
+    def writing(module: nn.Module, examples: Mapping[str, Tensor], guided: bool = False) -> ir.Model:
         return _trace_writing(net, module, examples, guided, is_free=sequences is None)
 
     traced["prefill"] = _trace_prefill(net, Prefill(net), [])
-    traced["step"] = writing(StepGraph(net, decoding.edits), actions=masked, limit=limit, edit=torch.tensor(False))
+    traced["step"] = writing(StepGraph(net, decoding.edits), {**drafted, "edit": torch.tensor(False)})
     if layout.goal:
         decided = ["actions", "goal_log_probs", "valid"]
         goals = PrefillGoal(net, decoding.goals.for_search)  # the most goals that a planner may ask for
         traced["prefill_goal"] = _trace_prefill(net, goals, decided, goal_spacing_m=torch.tensor(1.2))
     else:
         noise = {"temperature": ones[..., :1], "share": 0.5 * ones}
-        traced["sampled_step"] = writing(SampledStep(net), actions=masked, limit=limit, **noise)
+        traced["sampled_step"] = writing(SampledStep(net), {**drafted, **noise})
     if net.config.critique:
         critique = torch.zeros(1, count, layout.points, net.config.critique)
-        traced["edit"] = writing(Edit(net), actions=whole, critique=critique)
+        traced["edit"] = writing(Edit(net), {"actions": whole, "critique": critique})
     elif net.config.refine_layers:
-        traced["refine"] = writing(Refine(net), actions=whole)
+        traced["refine"] = writing(Refine(net), {"actions": whole})
     if guidance:
-        weight = torch.tensor(1.0)
-        traced["guided_step"] = writing(GuidedStep(net), guided=True, actions=masked, limit=limit, weight=weight)
+        traced["guided_step"] = writing(GuidedStep(net), {**drafted, "weight": torch.tensor(1.0)}, guided=True)
     return write_graphs(folder, model, traced, about, golden, gate)
 
 

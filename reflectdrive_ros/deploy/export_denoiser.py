@@ -24,17 +24,24 @@ from typing import Any
 
 import onnx_ir as ir
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim
 
 from ..model.card import LARGEST_BATCH
 from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
 from ..model.scene_encoder import VectorTensors, empty_scenes
 from .export import keys_values_names, trace, write_graphs
-from .graph_modules import NetworkGraph
 
 
-class EncodeVectors(NetworkGraph):
+class DenoiserGraph(nn.Module):
+    """A graph of a denoiser."""
+
+    def __init__(self, net: DenoiserNet) -> None:
+        super().__init__()
+        self.net = net
+
+
+class EncodeVectors(DenoiserGraph):
     """`DenoiserNet.encode` with tensors only."""
 
     def forward(self, inputs: VectorTensors) -> tuple[Tensor, ...]:
@@ -42,7 +49,7 @@ class EncodeVectors(NetworkGraph):
         return context.condition, context.absent, *(part for layer in context.keys_values for part in layer)
 
 
-class Denoise(NetworkGraph):
+class Denoise(DenoiserGraph):
     """`DenoiserNet.denoise` of the same futures in each context of a batch."""
 
     def forward(

@@ -47,7 +47,7 @@ def prompt_of(net: TokenNet, tensors: Sequence[Tensor]) -> Tensor:
 class NetworkGraph(nn.Module):
     """A graph of a network, with the rules of its decoding if it has any."""
 
-    def __init__(self, net: Any, rules: Any = None) -> None:
+    def __init__(self, net: TokenNet, rules: Any = None) -> None:
         super().__init__()
         self.net, self.rules = net, rules
 
