@@ -210,8 +210,8 @@ def test_two_processes_learn_what_one_does(sets, scenes, tmp_path):
     """Also where they stop half way and go on."""
     for steps in (3, 6):
         in_processes("test_training", tmp_path, f"train_in_processes({str(sets[0])!r}, {str(tmp_path)!r}, {steps})")
-    data = {**SMALL, "draft_fraction": 0.0}
-    train(job_of(scenes, tmp_path / "alone", steps=6, data=data))
+    for steps in (3, 6):
+        train(job_of(scenes, tmp_path / "alone", steps, data={**SMALL, "draft_fraction": 0.0}))
     together, alone = weights(tmp_path), weights(tmp_path / "alone")
     assert together.keys() == alone.keys()
     for name, value in alone.items():
