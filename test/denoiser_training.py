@@ -1,8 +1,11 @@
 """A tiny denoiser and the settings that train it."""
 
+from lightning_fabric import Fabric
+from tiny_training import Silent
+
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.model.denoiser.net import DenoiserNetConfig
-from reflectdrive_ros.training import train_state
+from reflectdrive_ros.training import diffusion
 from reflectdrive_ros.training.settings import (
     CheckpointingConfig,
     DiffusionDataConfig,
@@ -27,6 +30,6 @@ def config(steps=6, **data):
     )
 
 
-def weights(out):
-    with train_state.checkpoint.open_safetensors(out / train_state.FILE) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+def train(job, stop=lambda: False, reporter=None, pool=None):
+    job.out.mkdir(exist_ok=True)
+    return diffusion.train(job, Fabric(accelerator="cpu", devices=1), reporter or Silent(), stop, pool=pool)

@@ -105,12 +105,3 @@ def test_what_has_passed_drives_and_what_cannot_be_quantised_is_one_sentence(car
     assert main([*words, "int8"]) == 2
     assert "--precision int8 needs two scene sets" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_gate_that_is_not_passed_leaves_nothing(weights, sets, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(accuracy_gate, "MAX_PDMS_DROP", -100.0)
-    words = ["export", str(weights), "--out", str(tmp_path / "out"), "--precision", "int8", *sets]
-    assert main([*words, "--json", str(tmp_path / "numbers.json")]) == 2
-    assert "the gate is not passed: on 3 scenes PDMS is" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "numbers.json").exists()

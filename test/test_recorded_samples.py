@@ -5,8 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import ConfigError
@@ -14,7 +12,7 @@ from reflectdrive_ros.core.domain import AgentKind
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.data import real_tracks
 from reflectdrive_ros.training import ego_perturbation, recorded_samples, vector_data
-from reflectdrive_ros.training.ego_perturbation import perturb_ego, quintic
+from reflectdrive_ros.training.ego_perturbation import perturb_ego
 from reflectdrive_ros.training.recorded_samples import SampledDrive, as_ego, drive_sample, other_drives, sample_steps
 
 HERE = Path(__file__).parent / "data/real_tracks"
@@ -241,25 +239,7 @@ def test_a_change_of_frame_keeps_distances_and_empty_rows(batch):
     np.testing.assert_allclose(*away, atol=1e-3)
 
 
-@given(st.lists(st.floats(-20.0, 20.0), min_size=12, max_size=12), st.floats(0.5, 5.0))
-def test_a_quintic_meets_position_velocity_and_acceleration_at_both_ends(values, duration_s):
-    ends = np.array(values).reshape(2, 3, 2)
-    h = 1e-3 * duration_s
-    for end, at in zip(ends, (0.0, duration_s), strict=True):
-        before, here, after = quintic(tuple(ends[0]), tuple(ends[1]), duration_s, at + np.array([-h, 0.0, h]))
-        np.testing.assert_allclose(here, end[0], atol=1e-6)
-        np.testing.assert_allclose((after - before) / (2 * h), end[1], atol=0.02)
-        np.testing.assert_allclose((after - 2 * here + before) / h**2, end[2], atol=1.0)
-
-
 # --- mirrored samples, mixed sets ------------------------------------------------------------------------------------
-
-
-def test_a_sample_that_is_mirrored_twice_is_unchanged(batch):
-    which = np.ones(len(batch["ego"]), bool)
-    twice = vector_data.mirror(vector_data.mirror(batch, which), which)
-    for name, values in batch.items():
-        np.testing.assert_array_equal(twice[name], values, err_msg=name)
 
 
 def test_a_mirrored_sample_is_that_of_the_mirrored_observation(motorway, batch):
@@ -288,17 +268,3 @@ def test_a_mirrored_sample_is_that_of_the_mirrored_observation(motorway, batch):
     for name, values in expected.items():
         np.testing.assert_allclose(flipped[name][0], values, atol=2e-3, err_msg=name)
         np.testing.assert_array_equal(flipped[name][1:], batch[name][1:])
-
-
-def test_merged_sets_are_sampled_by_their_weights():
-    columns = vector_data.row_size(SPEC)
-    first, second = (
-        vector_data.set_of_rows((np.full((n, columns), n, np.float32),), SPEC, str(n), recorded)
-        for n, recorded in ((30, False), (10, True))
-    )
-    mixed = vector_data.merge([first, second], [1.0, 3.0])
-    assert len(mixed) == 40
-    share = mixed.weights / mixed.weights.sum()
-    assert share[mixed.recorded].sum() == pytest.approx(0.75)
-    assert share.sum() == pytest.approx(1.0)
-    np.testing.assert_array_equal(mixed.arrays(np.array([0, 29, 30, 39]))["ego"][:, 0], [30, 30, 10, 10])

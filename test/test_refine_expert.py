@@ -11,9 +11,8 @@ from rich.console import Console
 from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
 from tiny_rl import network_to_begin_with  # noqa: F401 (a fixture)
 from tiny_scene import CRITIQUE, critical_net, scene_inputs
-from tiny_training import command, network, prepare, two_sets  # noqa: F401 (a fixture)
+from tiny_training import command, network, prepare, run, two_sets  # noqa: F401 (a fixture)
 
-from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_FRAME, Axis, TokenLayout
 from reflectdrive_ros.features.images import WORDS
@@ -275,8 +274,7 @@ refine: {variants: 4}
 
 def refine_run(sets, out, init, *more, yaml=YAML):
     args = command(sets, out, "--init-from", str(init), "--workers", "1", *more, yaml=yaml, kind="refine")
-    errors = Console(stderr=True, width=400)
-    return train_run.run_with_network(args, train_run._config(args), network(), Console(quiet=True), errors)
+    return run(args, errors=Console(stderr=True, width=400))
 
 
 def trained_parameters(before, after):

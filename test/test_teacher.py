@@ -9,9 +9,8 @@ from rich.console import Console
 from tiny_net import POSES, tiny_net
 from tiny_rl import network_to_begin_with, with_words  # noqa: F401 (a fixture)
 from tiny_scene import critical_net, scene_inputs
-from tiny_training import a_batch, command, network, two_sets  # noqa: F401 (two_sets is a fixture)
+from tiny_training import a_batch, command, run, two_sets  # noqa: F401 (two_sets is a fixture)
 
-from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.tokens import ROUTE_FRAME, TokenLayout
 from reflectdrive_ros.model.token import rollout
@@ -83,8 +82,7 @@ checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 
 def sft(sets, out, init, *more, yaml=YAML):
     args = command(sets, out, "--init-from", str(init), *more, yaml=yaml)
-    errors = Console(stderr=True, width=400)
-    return train_run.run_with_network(args, train_run._config(args), network(), Console(quiet=True), errors)
+    return run(args, errors=Console(stderr=True, width=400))
 
 
 def test_a_student_learns_the_plans_of_its_teacher_in_the_scenes_that_it_sees(sets, init, tmp_path, monkeypatch):

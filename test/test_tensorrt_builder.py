@@ -11,13 +11,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from tiny_denoiser import tiny_denoiser
-from tiny_graphs import RULES, network, rewrite
+from tiny_graphs import RULES, network, products_of_tiny_networks_are_worth_it, rewrite  # noqa: F401 (a fixture)
 from tiny_net import POSES
 from tiny_scene import CRITIQUE, SCENE
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core.tokens import ROUTE_FRAME
-from reflectdrive_ros.deploy import quantise
 from reflectdrive_ros.deploy.engines import try_build
 from reflectdrive_ros.deploy.export import export, to_bfloat16
 from reflectdrive_ros.deploy.export_denoiser import export_denoiser
@@ -46,13 +45,6 @@ NETWORKS = {  # planners -> their tiny network; ReflectDrive and ReflectDrive-2 
 PRECISIONS = ("fp32", "bf16", *QUANTISED)
 SEQUENCES = 4
 MODELS = Path(__file__).parents[1] / "models"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def products_of_tiny_networks_are_worth_it():
-    before, quantise.MIN_SIDE = quantise.MIN_SIDE, 16
-    yield
-    quantise.MIN_SIDE = before
 
 
 # one worker makes the graphs of a network, and all its tests

@@ -28,6 +28,7 @@ from tiny_training import (  # noqa: F401 (fixtures)
     in_processes,
     network,
     prepare,
+    same_weights,
     scenes_ready,
     settings_of,
     source,
@@ -42,7 +43,7 @@ from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet
 from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
-from reflectdrive_ros.training import run_log, schedule, self_drafts, settings, sft, train_state, trainer, validation
+from reflectdrive_ros.training import run_log, schedule, settings, sft, train_state, trainer, validation
 from reflectdrive_ros.training.data import shape_of
 from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.losses import Losses
@@ -70,11 +71,6 @@ def train(job, reporter=None, stop=lambda: False):
     return sft.train(job, fabric(), reporter or Silent(), stop)
 
 
-def same(one, other):
-    mine, theirs = weights(one), weights(other)
-    return mine.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in mine.items())
-
-
 @pytest.fixture(scope="module")
 def finished(scenes, tmp_path_factory):
     """A run that nothing disturbed."""
@@ -87,7 +83,7 @@ def train_and_save_every_step(train_set, out):
     """For a process that is killed."""
 
     class Loud(Silent):
-        def step(self, progress, at, scenes):
+        def step(self, progress, at):
             sys.stdout.write(f"step {progress.step}\n")
             sys.stdout.flush()
 
@@ -110,7 +106,7 @@ def test_a_run_that_is_killed_ends_with_the_same_weights(sets, scenes, finished,
     reporter = Silent()
     train(job_of(scenes, tmp_path), reporter)
     assert [step for step, _ in reporter.steps] == list(range(progress.step + 1, 9))
-    assert same(tmp_path, finished)
+    assert same_weights(tmp_path, finished)
 
 
 def test_a_run_that_is_stopped_goes_on_where_it_was(scenes, finished, tmp_path):
@@ -118,7 +114,7 @@ def test_a_run_that_is_stopped_goes_on_where_it_was(scenes, finished, tmp_path):
     progress = train(job_of(scenes, tmp_path), stop=lambda: next(stops))
     assert progress.step == 3
     assert train(job_of(scenes, tmp_path)).step == 8
-    assert same(tmp_path, finished)
+    assert same_weights(tmp_path, finished)
 
 
 def test_a_run_begins_with_the_weights_of_another_and_tells_what_did_not_fit(scenes, finished, tmp_path):
@@ -200,12 +196,9 @@ def test_a_compiled_step_learns_what_a_plain_one_does(scenes, tmp_path, monkeypa
         torch.testing.assert_close(compiled[name], value, rtol=1e-4, atol=1e-5)
 
 
-def train_in_processes(train_set, out, shards, steps):
+def train_in_processes(train_set, out, steps):
     """For torchrun."""
-    device = {"fsdp": shards}
-    config = settings_of(
-        data={**SMALL, "draft_fraction": 0.0}, checkpointing=NEVER, schedule={"steps": steps}, device=device
-    )
+    config = settings_of(data={**SMALL, "draft_fraction": 0.0}, checkpointing=NEVER, schedule={"steps": steps})
     several = launch_fabric(config)
     assert several.world_size == 2
     job = job_of(prepare(Path(train_set)), Path(out), config=config)
@@ -213,17 +206,12 @@ def train_in_processes(train_set, out, shards, steps):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shards", [False, True], ids=["each all of it", "in shards"])
-def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
-    """Also where they stop half way and go on, with weights in shards at first or at last."""
-    for halves, steps in ((shards, 3), (not shards, 6)):
-        in_processes(
-            "test_training", tmp_path, f"train_in_processes({str(sets[0])!r}, {str(tmp_path)!r}, {halves}, {steps})"
-        )
-    config = settings_of(data={**SMALL, "draft_fraction": 0.0}, checkpointing=NEVER, schedule={"steps": 6})
-    job = job_of(scenes, tmp_path / "alone", config=config)
-    train(replace(job, config=replace(config, schedule=settings.ScheduleConfig(steps=3))))
-    train(job)
+def test_two_processes_learn_what_one_does(sets, scenes, tmp_path):
+    """Also where they stop half way and go on."""
+    for steps in (3, 6):
+        in_processes("test_training", tmp_path, f"train_in_processes({str(sets[0])!r}, {str(tmp_path)!r}, {steps})")
+    for steps in (3, 6):
+        train(job_of(scenes, tmp_path / "alone", steps, data={**SMALL, "draft_fraction": 0.0}))
     together, alone = weights(tmp_path), weights(tmp_path / "alone")
     assert together.keys() == alone.keys()
     for name, value in alone.items():
@@ -231,45 +219,6 @@ def test_two_processes_learn_what_one_does(sets, scenes, tmp_path, shards):
     net = checkpoint.load(tmp_path / train_state.WEIGHTS, json.loads((tmp_path / "card.json").read_text())["sha256"])
     for name, value in net.named_parameters():
         torch.testing.assert_close(value, together[f"average.{name}"], rtol=0.01, atol=1e-3)
-
-
-def draft_in_processes(train_set, out):
-    """For torchrun: plans that a network in shards drafts, against those of the same network whole."""
-    config = settings_of(data={**SMALL, "draft_fraction": 0.5}, checkpointing=NEVER, device={"fsdp": True})
-    several = launch_fabric(config)
-    scenes = prepare(Path(train_set))
-    net, alone = (tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12) for _ in range(2))
-    losses = Losses(net, LossConfig(), torch.Generator().manual_seed(0))
-    several.setup_module(losses)
-    batch = source(scenes, perturbed_actions=2).batch(0)
-    drafted = losses.run_unsharded(
-        lambda net: self_drafts.add_self_drafts(net, batch, 2, 1.0, torch.Generator().manual_seed(0))
-    )
-    assert equal(drafted, self_drafts.add_self_drafts(alone, batch, 2, 1.0, torch.Generator().manual_seed(0)))
-    Path(out, f"{several.global_rank}").touch()
-
-
-@pytest.mark.long
-def test_a_network_in_shards_drafts_what_it_does_whole(sets, scenes, tmp_path):
-    in_processes("test_training", tmp_path, f"draft_in_processes({str(sets[0])!r}, {str(tmp_path)!r})")
-    assert (tmp_path / "0").exists()
-    assert (tmp_path / "1").exists()
-
-
-def test_another_seed_learns_something_else(scenes, finished, tmp_path):
-    job = job_of(scenes, tmp_path)
-    train(replace(job, config=replace(job.config, seed=1)))
-    assert not same(tmp_path, finished)
-
-
-def test_what_is_left_is_a_network_with_its_card(finished):
-    card = json.loads((finished / "card.json").read_text())
-    net = checkpoint.load(finished / train_state.WEIGHTS, card["sha256"])
-    assert net.config == network()
-    assert card["steps"] == 8
-    for name, value in net.named_parameters():
-        stored = weights(finished)[f"average.{name}"]
-        torch.testing.assert_close(value, stored, rtol=0.01, atol=1e-3)
 
 
 def test_a_few_scenes_are_overfitted_and_driven(sets, scenes, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from tiny_training import command, network, prepare, source, two_sets, weights  # noqa: F401 (a fixture)
+from tiny_training import command, network, prepare, run, signal_after_two_steps, source, two_sets, weights  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.config import ConfigError
@@ -34,12 +33,8 @@ GRAPHS = Path(__file__).parents[1] / "models" / "reflectdrive2_small" / "onnx"
 @pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_tells_the_step_at_which_the_run_resumes(sets, tmp_path, monkeypatch, capsys, number):
-    def with_signal(self, progress, at, scenes):
-        if progress.step == 2:
-            os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(run_log.RunLog, "step", with_signal)
-    assert run_tiny(command(sets, tmp_path / "run", "--steps", "8", yaml=TINY)) == 128 + number
+    monkeypatch.setattr(run_log.RunLog, "step", signal_after_two_steps(number))
+    assert run(command(sets, tmp_path / "run", "--steps", "8", yaml=TINY)) == 128 + number
     assert capsys.readouterr().err.splitlines()[-1] == "stopped; the same command resumes at step 2"
     assert train_state.read_progress(tmp_path / "run")[0].step == 2
 
@@ -81,14 +76,11 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     siglip.save_pretrained(tmp_path / "siglip", safe_serialization=True)
     public = ("--language-weights", str(tmp_path / "qwen"), "--vision-weights", str(tmp_path / "siglip"))
 
-    def run(*more):
-        args = command(sets, tmp_path / "run", *more, yaml=TINY)
-        return train_run.run_with_network(
-            args, train_run._config(args), large, Console(quiet=True), Console(stderr=True)
-        )
+    def run_large(*more):
+        return run(command(sets, tmp_path / "run", *more, yaml=TINY), errors=Console(stderr=True), net=large)
 
     quiet = ("--setting", "optimizer.learning_rate=1.0e-9")
-    assert run("--steps", "1", *quiet, *public) == 0
+    assert run_large("--steps", "1", *quiet, *public) == 0
     stored = weights(tmp_path / "run")
     for name, theirs in (
         ("layers.0.mlp.gate_proj.weight", qwen.model.layers[0].mlp.gate_proj.weight),
@@ -101,10 +93,10 @@ def test_a_run_of_the_large_kind_begins_with_public_weights_and_goes_on_without_
     card = json.loads((tmp_path / "run/card.json").read_text())
     assert card["data"]["public_weights"] == {"language": "qwen", "vision": "siglip"}
     shutil.rmtree(tmp_path / "qwen")
-    assert run("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
+    assert run_large("--steps", "2", *quiet, *public) == 0  # a run that goes on has all it needs
     assert train_state.read_progress(tmp_path / "run")[0].step == 2
     with pytest.raises(ConfigError, match="--init-from another run, or with weights"):
-        run("--init-from", str(tmp_path / "run"), *quiet, *public)
+        run_large("--init-from", str(tmp_path / "run"), *quiet, *public)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -115,24 +107,15 @@ checkpointing: {log_steps: 2, validation_scenes: 2, validations: 1}
 """
 
 
-def run_tiny(args):
-    """`train_run.run` with the tiny network."""
-    config = train_run._config(args)
-    quiet = Console(file=open(os.devnull, "w"))  # noqa: SIM115
-    return train_run.run_with_network(args, config, network(), quiet, quiet)
-
-
 def test_two_sets_are_mixed_by_their_weights_and_the_card_names_both(sets, tmp_path, monkeypatch):
     out = tmp_path / "run"
     arguments = command(sets, out, "--steps", "2", yaml=TINY)
     arguments.train = [str(sets[0]), str(sets[1])]
     arguments.weights = [0.7, 0.3, 1.0]
     with pytest.raises(ConfigError, match="--weights has 3 numbers for 2 sets"):
-        train_run.run_with_network(
-            arguments, train_run._config(arguments), network(), Console(quiet=True), Console(quiet=True)
-        )
+        run(arguments)
     arguments.weights = [0.75, 0.25]
-    assert run_tiny(arguments) == 0
+    assert run(arguments) == 0
     described = json.loads((out / "card.json").read_text())["data"]["train"]
     assert [(each["folder"], each["used"], each["weight"]) for each in described] == [
         ("train", 12, 0.75),
@@ -154,15 +137,13 @@ def test_goals_of_a_mixture_cannot_be_scored(sets, tmp_path):
     arguments = command(sets, tmp_path / "run", "--setting", "loss.goal_score=1.0", yaml=TINY)
     arguments.train = [str(sets[0]), str(sets[1])]
     with pytest.raises(ConfigError, match="scores the goals of one set, but --train names 2"):
-        train_run.run_with_network(
-            arguments, train_run._config(arguments), network(), Console(quiet=True), Console(quiet=True)
-        )
+        run(arguments)
 
 
 def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
     out = tmp_path / "run"
-    assert run_tiny(command(sets, out, "--steps", "4", yaml=TINY)) == 0
-    assert run_tiny(command(sets, out, "--steps", "8", yaml=TINY)) == 0
+    assert run(command(sets, out, "--steps", "4", yaml=TINY)) == 0
+    assert run(command(sets, out, "--steps", "8", yaml=TINY)) == 0
     with (out / run_log.LOG).open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["step"]) for row in rows] == [1, 2, 4, 6, 8]
@@ -174,7 +155,7 @@ def test_the_command_trains_and_goes_on_with_one_log(sets, tmp_path):
 def test_the_losses_of_the_first_steps_are_printed_at_once_and_validation_waits_until_the_end(sets, tmp_path):
     out, console = tmp_path / "run", Console(file=io.StringIO(), width=400)
     arguments = command(sets, out, "--steps", "6", yaml="data: {batch: 4}\ncheckpointing: {validation_scenes: 2}\n")
-    assert train_run.run_with_network(arguments, train_run._config(arguments), network(), console, console) == 0
+    assert run(arguments, console, console) == 0
     lines = console.file.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines if ": loss " in line] == ["step 1", "step 2", "step 5", "step 6"]
     assert [line.split(",")[0] for line in lines if "PDMS" in line] == ["step 6"]
@@ -186,23 +167,23 @@ def test_the_losses_of_the_first_steps_are_printed_at_once_and_validation_waits_
 
 def test_what_the_weights_of_another_run_lack_is_reported_by_module(sets, tmp_path):
     first, published = tmp_path / "first", tmp_path / "published"
-    assert run_tiny(command(sets, first, "--steps", "1", yaml=TINY)) == 0
+    assert run(command(sets, first, "--steps", "1", yaml=TINY)) == 0
     published.mkdir()
     for name in (train_state.WEIGHTS, "card.json"):
         shutil.copy(first / name, published / name)
     console = Console(file=io.StringIO(), width=400)
     arguments = command(sets, tmp_path / "next", "--steps", "1", "--init-from", str(published), yaml=TINY)
-    assert train_run.run_with_network(arguments, train_run._config(arguments), network(), console, console) == 0
+    assert run(arguments, console, console) == 0
     (line,) = [line for line in console.file.getvalue().splitlines() if "--init-from" in line]
     assert line.endswith("initialised as in a new run: aux_heads (11 parameters)")
 
 
 def test_goals_are_learned_by_scores_from_a_run_that_drafts_already(sets, tmp_path, capsys):
     first, later = tmp_path / "first", tmp_path / "later"
-    assert run_tiny(command(sets, first, "--steps", "2", yaml=TINY)) == 0
+    assert run(command(sets, first, "--steps", "2", yaml=TINY)) == 0
     weights_of_scores = ("--setting", "loss.goal_score=2", "--setting", "loss.goal_value=2")
     by_scores = ("--steps", "4", *weights_of_scores, "--setting", "optimizer.vision_pretrain_fraction=0")
-    assert run_tiny(command(sets, later, *by_scores, "--init-from", str(first), yaml=TINY)) == 0
+    assert run(command(sets, later, *by_scores, "--init-from", str(first), yaml=TINY)) == 0
     with (later / run_log.LOG).open() as file:
         assert all(0 < float(row["goal_score"]) <= 1 and float(row["goal_value"]) > 0 for row in csv.DictReader(file))
     assert train_run.run(command(sets, tmp_path / "third", *by_scores, yaml=TINY)) == 2
@@ -244,7 +225,7 @@ def test_settings_that_cannot_be_used_are_one_sentence(sets, tmp_path, yaml, com
     if "cuda" in yaml and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     with pytest.raises(ConfigError) as fault:
-        run_tiny(command(sets, tmp_path / "run", yaml=yaml))
+        run(command(sets, tmp_path / "run", yaml=yaml))
     assert complaint in str(fault.value)
     assert "\n" not in str(fault.value)
 

@@ -1,17 +1,9 @@
 """Training of a tiny network by reward."""
 
-import os
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
-from rich.console import Console
 from tiny_net import tiny_net
-from tiny_training import command, network
+from tiny_training import command, network, run
 
-from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.training import train_state
 
@@ -31,9 +23,7 @@ checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
 
 
 def rl_command(sets, out, init, *more, yaml=YAML):
-    args = command(sets, out, *more, "--init-from", str(init), yaml=yaml, kind="rl")
-    quiet = Console(quiet=True)
-    return train_run.run_with_network(args, train_run._config(args), network(), quiet, quiet)
+    return run(command(sets, out, *more, "--init-from", str(init), yaml=yaml, kind="rl"))
 
 
 @pytest.fixture(scope="module", name="init")
@@ -42,23 +32,3 @@ def network_to_begin_with(tmp_path_factory):
     net = with_words()
     train_state.save_weights(net, folder / train_state.WEIGHTS, {})
     return folder
-
-
-def kill_after_two_steps(module, sets, out, init):
-    """Runs `train_slowly` of a test module in a child, which is killed between its second and its sixth step."""
-    paths = ", ".join(repr(str(path)) for path in (*sets, out, init))
-    call = f"import {module}; {module}.train_slowly({paths})"
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
-    child = subprocess.Popen([sys.executable, "-c", call], env=environment)
-    try:
-        end_s = time.monotonic() + 120.0
-        while (saved := train_state.read_progress(out)) is None or saved[0].step < 2:
-            assert time.monotonic() < end_s
-            assert child.poll() is None
-            time.sleep(0.02)
-    finally:
-        child.kill()
-        child.wait()
-    progress, _ = train_state.read_progress(out)
-    assert 2 <= progress.step < 6

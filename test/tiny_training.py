@@ -12,6 +12,7 @@ import hand_scenes
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from tiny_net import tiny_config, tiny_inputs
 
 from reflectdrive_ros.cli import train as train_run
@@ -41,7 +42,7 @@ class Silent:
     def __init__(self):
         self.steps, self.rows, self.exams = [], [], []
 
-    def step(self, progress, at, scenes):
+    def step(self, progress, at):
         self.steps.append((progress.step, at))
 
     def row(self, progress, values):
@@ -52,6 +53,16 @@ class Silent:
 
     def validated(self, progress, means):
         self.exams.append((progress.step, means))
+
+
+def signal_after_two_steps(number):
+    """A `RunLog.step` that sends this process a signal."""
+
+    def step(self, progress, at):
+        if progress.step == 2:
+            os.kill(os.getpid(), number)
+
+    return step
 
 
 def in_processes(module, folder, call):
@@ -115,6 +126,12 @@ def weights(out):
     return tensors
 
 
+def same_weights(out, other):
+    """Whether the states of two runs hold the same weights, bit by bit."""
+    mine, theirs = weights(out), weights(other)
+    return mine.keys() == theirs.keys() and all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
 def command(sets, out, *more, yaml="", config=None, kind="sft"):
     parser = argparse.ArgumentParser()
     train_run.add_arguments(parser)
@@ -123,6 +140,12 @@ def command(sets, out, *more, yaml="", config=None, kind="sft"):
         path.write_text(yaml)
     arguments = [kind, str(path), "--train", str(sets[0]), "--val", str(sets[1]), "--out", str(out), *more]
     return parser.parse_args(arguments)
+
+
+def run(args, console=None, errors=None, net=None):
+    """`reflectdrive train` of the tiny network, silent but for the consoles."""
+    consoles = console or Console(quiet=True), errors or Console(quiet=True)
+    return train_run.run_with_network(args, train_run._config(args), net or network(), *consoles)
 
 
 def a_batch(net, masked=2, wrong=1, seed=0):

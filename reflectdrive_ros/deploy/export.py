@@ -63,7 +63,6 @@ from torch.export import Dim
 
 from ..infra.files import sha256_of, write_atomic
 from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
-from ..model.layers import KeysValues
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..sim.render.camera import rig
@@ -115,21 +114,31 @@ def export(
     weights = weights if isinstance(weights, Mapping) else None  # a caller may give the name alone
     model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance, weights)
     traced = {"vision_encoder": _trace_vision_encoder(net, camera, sequences)} if net.config.images else {}
-    traced |= {
-        "prefill": _trace_prefill(net, Prefill(net), []),
-        "step": _trace_step(net, decoding, sequences),
-    }
-    if net.config.layout.goal:
+    layout = net.config.layout
+    count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
+    masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
+    whole, ones = torch.zeros_like(masked), torch.ones(masked.shape)
+    drafted = {"actions": masked, "limit": torch.tensor(1)}
+
+    def writing(module: nn.Module, examples: Mapping[str, Tensor], guided: bool = False) -> ir.Model:
+        return _trace_writing(net, module, examples, guided, is_free=sequences is None)
+
+    traced["prefill"] = _trace_prefill(net, Prefill(net), [])
+    traced["step"] = writing(StepGraph(net, decoding.edits), {**drafted, "edit": torch.tensor(False)})
+    if layout.goal:
         decided = ["actions", "goal_log_probs", "valid"]
-        traced["prefill_goal"] = _trace_prefill(net, PrefillGoal(net, decoding), decided, goals=True)
+        goals = PrefillGoal(net, decoding.goals.for_search)  # the most goals that a planner may ask for
+        traced["prefill_goal"] = _trace_prefill(net, goals, decided, goal_spacing_m=torch.tensor(1.2))
     else:
-        traced["sampled_step"] = _trace_sampled_step(net, decoding, sequences)
+        noise = {"temperature": ones[..., :1], "share": 0.5 * ones}
+        traced["sampled_step"] = writing(SampledStep(net), {**drafted, **noise})
     if net.config.critique:
-        traced["edit"] = _trace_edit(net, decoding, sequences)
+        critique = torch.zeros(1, count, layout.points, net.config.critique)
+        traced["edit"] = writing(Edit(net), {"actions": whole, "critique": critique})
     elif net.config.refine_layers:
-        traced["refine"] = _trace_refine(net, decoding, sequences)
+        traced["refine"] = writing(Refine(net), {"actions": whole})
     if guidance:
-        traced["guided_step"] = _trace_guided_step(net, decoding, sequences)
+        traced["guided_step"] = writing(GuidedStep(net), {**drafted, "weight": torch.tensor(1.0)}, guided=True)
     return write_graphs(folder, model, traced, about, golden, gate)
 
 
@@ -262,87 +271,40 @@ def _trace_vision_encoder(net: TokenNet, camera: Size | None, sequences: int | N
     return trace(EncodeViews(net), (views,), ["views"], ["features"], shapes)
 
 
-def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], goals: bool = False) -> ir.Model:
-    """A graph that encodes the scene and returns `decided`, then keys and values; with `goals` it takes a spacing."""
-    inputs = example_prompt(net)
-    if goals:
-        inputs["goal_spacing_m"] = torch.tensor(1.2)
-    return trace(module, tuple(inputs.values()), list(inputs), [*decided, *_keys_values_names(net)], None)
+def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], **more: Tensor) -> ir.Model:
+    """A graph that encodes the scene and returns `decided`, then keys and values; it takes `more` after the scene."""
+    inputs = {**example_prompt(net), **more}
+    outputs = [*decided, *keys_values_names(net.config.transformer.layers)]
+    return trace(module, tuple(inputs.values()), list(inputs), outputs, None)
 
 
-def _trace_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
-    masked, keys_values = _example_sequences(net, decoding, sequences)
-    tensors = masked, torch.tensor(1), torch.tensor(False), keys_values
-    shapes = _free_count(sequences, ("actions",), limit=None, edit=None, keys_values=_static(keys_values))
-    names = ["actions", "limit", "edit", *_keys_values_names(net)]
-    return trace(StepGraph(net, decoding), tensors, names, ["written", "confidence"], shapes)
-
-
-def _trace_sampled_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
-    masked, keys_values = _example_sequences(net, decoding, sequences)
-    ones = torch.ones(masked.shape)
-    tensors = masked, torch.tensor(1), ones[..., :1], 0.5 * ones, keys_values
-    batched = ("actions", "temperature", "share")
-    shapes = _free_count(sequences, batched, limit=None, keys_values=_static(keys_values))
-    names = ["actions", "limit", "temperature", "share", *_keys_values_names(net)]
-    return trace(SampledStep(net), tensors, names, ["written", "confidence"], shapes)
-
-
-def _trace_edit(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
-    masked, keys_values = _example_sequences(net, decoding, sequences)
-    critique = torch.zeros(1, masked.shape[1], net.config.layout.points, net.config.critique)
-    tensors = torch.zeros_like(masked), critique, keys_values
-    shapes = _free_count(sequences, ("actions", "critique"), keys_values=_static(keys_values))
-    names = ["actions", "critique", *_keys_values_names(net)]
-    return trace(Edit(net), tensors, names, ["written", "confidence"], shapes)
-
-
-def _trace_refine(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
-    masked, keys_values = _example_sequences(net, decoding, sequences)
-    tensors = torch.zeros_like(masked), keys_values
-    shapes = _free_count(sequences, ("actions",), keys_values=_static(keys_values))
-    names = ["actions", *_keys_values_names(net)]
-    return trace(Refine(net), tensors, names, ["written", "confidence"], shapes)
-
-
-def _trace_guided_step(net: TokenNet, decoding: Decoding, sequences: int | None) -> ir.Model:
-    masked, keys_values = _example_sequences(net, decoding, sequences)
-    prompts = keys_values, _example_sequences(net, decoding, sequences)[1]
-    static = _static(keys_values)
-    shapes = _free_count(sequences, ("actions",), limit=None, weight=None, keys_values=static, unconditional=static)
-    names = _keys_values_names(net)
-    inputs = ["actions", "limit", "weight", *names, *(f"{UNCONDITIONAL}{name}" for name in names)]
-    tensors = masked, torch.tensor(1), torch.tensor(1.0), *prompts
-    return trace(GuidedStep(net), tensors, inputs, ["written", "confidence"], shapes)
-
-
-def _example_sequences(
-    net: TokenNet, decoding: Decoding, sequences: int | None
-) -> tuple[Tensor, tuple[KeysValues, ...]]:
-    """Masked sequences (1, M, T), and empty keys and values of the prompt in each layer."""
+def _trace_writing(
+    net: TokenNet, module: nn.Module, examples: Mapping[str, Tensor], guided: bool, is_free: bool
+) -> ir.Model:
+    """A graph that writes tokens: it takes `examples`, whose axis 1 is that of the action sequences, then keys and
+    values, and those of the unconditional prompt if it is `guided`. `is_free`: any number of sequences."""
     config, attention = net.config, net.config.transformer
-    count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
-    masked = net.all_masked(1, torch.device("cpu")).repeat(1, count, 1)
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
-    cached = torch.zeros(measures, dtype=net.x_head.weight.dtype)
-    return masked, tuple((cached.clone(), cached.clone()) for _ in range(attention.layers))
+    names = keys_values_names(attention.layers)
+    prompts = {"keys_values": names}
+    if guided:
+        prompts["unconditional"] = [f"{UNCONDITIONAL}{name}" for name in names]
+
+    def empty() -> tuple[tuple[Tensor, Tensor], ...]:
+        cached = torch.zeros(measures, dtype=net.x_head.weight.dtype)
+        return tuple((cached.clone(), cached.clone()) for _ in range(attention.layers))
+
+    count = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
+    shapes: dict[str, Any] = {name: count if tensor.dim() else None for name, tensor in examples.items()}
+    shapes |= dict.fromkeys(prompts, ((None, None),) * attention.layers)
+    inputs = [*examples, *(name for each in prompts.values() for name in each)]
+    tensors = *examples.values(), *(empty() for _ in prompts)
+    return trace(module, tensors, inputs, ["written", "confidence"], shapes if is_free else None)
 
 
-def _static(keys_values: tuple[KeysValues, ...]) -> tuple[tuple[None, None], ...]:
-    return tuple((None, None) for _ in keys_values)
-
-
-def _free_count(sequences: int | None, names: tuple[str, ...], **static: Any) -> dict[str, Any] | None:
-    """Shapes of the arguments of a graph: those of `names` have a free number of sequences; None: all are fixed."""
-    if sequences:
-        return None
-    free = Dim("count", min=1, max=MAX_SEQUENCES)
-    return {**{name: {1: free} for name in names}, **static}
-
-
-def _keys_values_names(net: TokenNet) -> list[str]:
+def keys_values_names(layers: int) -> list[str]:
     """Names of the keys and values that go from one graph to the other."""
-    return [f"{part}_{layer}" for layer in range(net.config.transformer.layers) for part in ("keys", "values")]
+    return [f"{part}_{layer}" for layer in range(layers) for part in ("keys", "values")]
 
 
 def trace(module: nn.Module, tensors: tuple[Any, ...], inputs: list[str], outputs: list[str], shapes: Any) -> ir.Model:

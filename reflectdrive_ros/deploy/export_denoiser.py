@@ -30,27 +30,27 @@ from torch.export import Dim
 from ..model.card import LARGEST_BATCH
 from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
 from ..model.scene_encoder import VectorTensors, empty_scenes
-from .export import trace, write_graphs
+from .export import keys_values_names, trace, write_graphs
 
 
-class EncodeVectors(nn.Module):
-    """`DenoiserNet.encode` with tensors only."""
+class DenoiserGraph(nn.Module):
+    """A graph of a denoiser."""
 
     def __init__(self, net: DenoiserNet) -> None:
         super().__init__()
         self.net = net
+
+
+class EncodeVectors(DenoiserGraph):
+    """`DenoiserNet.encode` with tensors only."""
 
     def forward(self, inputs: VectorTensors) -> tuple[Tensor, ...]:
         context = self.net.encode(inputs)
         return context.condition, context.absent, *(part for layer in context.keys_values for part in layer)
 
 
-class Denoise(nn.Module):
+class Denoise(DenoiserGraph):
     """`DenoiserNet.denoise` of the same futures in each context of a batch."""
-
-    def __init__(self, net: DenoiserNet) -> None:
-        super().__init__()
-        self.net = net
 
     def forward(
         self,
@@ -112,7 +112,7 @@ def _trace_encoder(net: DenoiserNet, batch: int | None) -> ir.Model:
     inputs = empty_scenes(net.config.spec, batch or LARGEST_BATCH)
     free = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
     shapes = None if batch else {"inputs": VectorTensors._make([free] * len(inputs))}
-    outputs = ["condition", "absent", *_keys_values_names(net.config)]
+    outputs = ["condition", "absent", *keys_values_names(net.config.decoder_layers)]
     return trace(EncodeVectors(net), (inputs,), list(inputs._fields), outputs, shapes)
 
 
@@ -126,10 +126,5 @@ def _trace_denoiser(net: DenoiserNet, batch: int | None) -> ir.Model:
     free = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
     layers = tuple((free, free) for _ in keys_values)
     shapes = {"futures": None, "time": None, "condition": free, "absent": free, "keys_values": layers}
-    names = ["futures", "time", "condition", "absent", *_keys_values_names(config)]
+    names = ["futures", "time", "condition", "absent", *keys_values_names(config.decoder_layers)]
     return trace(Denoise(net), tensors, names, ["clean"], None if batch else shapes)
-
-
-def _keys_values_names(config: DenoiserNetConfig) -> list[str]:
-    """Names of the keys and values that go from one graph to the other."""
-    return [f"{part}_{layer}" for layer in range(config.decoder_layers) for part in ("keys", "values")]

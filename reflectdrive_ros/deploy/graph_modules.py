@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from ..model.layers import KeysValues
 from ..model.scene_encoder import VectorTensors, empty_scenes
 from ..model.token import ops, rollout
 from ..model.token.net import EGO_VALUES, TokenNet
-from ..model.token.rollout import Decoding
 
 
 def example_prompt(net: TokenNet) -> dict[str, Tensor]:
@@ -45,11 +45,11 @@ def prompt_of(net: TokenNet, tensors: Sequence[Tensor]) -> Tensor:
 
 
 class NetworkGraph(nn.Module):
-    """A graph that needs nothing but the network."""
+    """A graph of a network, with the rules of its decoding if it has any."""
 
-    def __init__(self, net: TokenNet) -> None:
+    def __init__(self, net: TokenNet, rules: Any = None) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.rules = net, rules
 
 
 class EncodeViews(NetworkGraph):
@@ -60,12 +60,9 @@ class EncodeViews(NetworkGraph):
         return self.net.encode_views(views.float())
 
 
-class PrefillGoal(nn.Module):
-    """`rollout.prefill_goal` from image features on, with tensors only: those of `example_prompt`, then the spacing."""
-
-    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
-        super().__init__()
-        self.net, self.rules = net, decoding.goals.for_search  # the most goals that a planner may ask for
+class PrefillGoal(NetworkGraph):
+    """`rollout.prefill_goal` by GoalRules from image features on, with tensors only: those of `example_prompt`, then
+    the spacing."""
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         *parts, goal_spacing_m = tensors
@@ -83,12 +80,8 @@ class Prefill(NetworkGraph):
         return tuple(part for layer in layers for part in layer)
 
 
-class StepGraph(nn.Module):
-    """`rollout.step` with tensors only."""
-
-    def __init__(self, net: TokenNet, decoding: Decoding) -> None:
-        super().__init__()
-        self.net, self.rules = net, decoding.edits
+class StepGraph(NetworkGraph):
+    """`rollout.step` by EditRules with tensors only."""
 
     def forward(
         self, actions: Tensor, limit: Tensor, edit: Tensor, keys_values: tuple[KeysValues, ...]

@@ -278,14 +278,10 @@ def batches(source: Source, first: int, rank: int, ranks: int) -> Generator[Batc
 
 
 def batch_rows(step: int, size: int, count: int, seed: int, shares: Array | None) -> Array:
-    """(size,) of `count` scenes, those of a step: sampled by their shares (count,) or, without these, `epoch_rows`."""
+    """(size,) of `count` scenes, those of a step: sampled by their shares (count,) or, without these, every scene once
+    per epoch, in a new order each epoch."""
     if shares is not None:
         return np.random.default_rng([seed, 1, step]).choice(count, size, p=shares)
-    return epoch_rows(step, size, count, seed)
-
-
-def epoch_rows(step: int, size: int, count: int, seed: int) -> Array:
-    """(size,) of `count` scenes, those of a step: every scene once per epoch, in a new order each epoch."""
     positions = np.arange(step * size, (step + 1) * size)
     orders = {
         epoch: np.random.default_rng([seed, 1, epoch]).permutation(count)

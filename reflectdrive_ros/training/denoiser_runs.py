@@ -55,7 +55,7 @@ def train(
         errors.print(sentence)
 
     with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
-        with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
+        with runs.prepare(fabric, errors) as progress:
             described_sets = [
                 _training_set(each, network.spec, sources, hold_out, on_damage, progress) for each in sources.sets
             ]
@@ -76,7 +76,7 @@ def train(
         }
         if init_from is not None:
             about["init_from"] = init_from
-        job = DiffusionJob(config, network, scenes, validation_set, sources.out, about, sources.init_from)
+        job = DiffusionJob(config, network, scenes, validation_set, sources.out, about, init_from=sources.init_from)
         runs.check_same_scenes(sources.out, scenes.key, sources.sets[0])
         columns = diffusion.columns_of(config)
         log = RunLog(sources.out, config.data.batch, columns, diffusion.summary, console, fabric.is_global_zero)

@@ -15,13 +15,10 @@ from torch import Tensor, nn
 
 from ..core.domain import Array
 from ..core.vector_spec import VectorSpec
-from ..data import shards
 from ..data.scene import DrivingScene
-from ..data.shards import SetError
 from ..features.vectors import VectorInputs, vector_inputs
 from ..model.denoiser import checkpoint
 from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
-from ..model.scene_encoder import VectorTensors
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, score
@@ -31,9 +28,11 @@ from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from .diffusion_rewards import waypoint_steps
 from .ego_perturbation import perturb_ego
 from .rewards import ScorePool
+from .run_log import RunLog
 from .settings import DiffusionTrainConfig
 from .train_state import Progress
-from .trainer import Clock, Reporter
+from .trainer import Clock, TrainingJob
+from .validation import ValidationSet, read_validation_set, vector_tensors
 from .vector_data import VectorSet
 
 COLUMNS = (*diffusion_losses.METRICS, "norm")  # of the log
@@ -45,44 +44,26 @@ SAMPLER_STEPS = 10
 VALIDATION_BATCH = 100  # scenes
 
 
-@dataclass(frozen=True, eq=False)
-class VectorValidation:
-    """The scenes used in validation, and the network's inputs of them."""
-
-    scenes: tuple[DrivingScene, ...]
-    inputs: tuple[VectorInputs, ...]
+VectorValidation = ValidationSet[VectorInputs]
 
 
 def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Callable[[str], None]) -> VectorValidation:
-    """`limit` scenes of a set, spread over its families. Raises SetError if there is none."""
-    scenes, inputs = [], []
-    for scene in shards.read(folder, images=False, limit=limit, on_damage=on_damage):
-        try:
-            inputs.append(vector_inputs(scene.observation(vectors=True), spec))
-        except ValueError as fault:
-            on_damage(f"{folder}: scene {scene.name} is left out: {fault}")
-            continue
-        scenes.append(scene)
-    if not scenes:
-        raise SetError(f"{folder} holds no scene that can be read: make the set again")
-    return VectorValidation(tuple(scenes), tuple(inputs))
+    """As `validation.read_validation_set`, of a denoiser."""
+
+    def inputs_of(scene: DrivingScene) -> VectorInputs:
+        return vector_inputs(scene.observation(vectors=True), spec)
+
+    return read_validation_set(folder, False, limit, on_damage, inputs_of)
 
 
 @dataclass(frozen=True, eq=False)
-class DiffusionJob:
-    """`trainer.TrainingJob` of a denoiser."""
+class DiffusionJob(TrainingJob):
+    """Of a denoiser."""
 
     config: DiffusionTrainConfig
     network: DenoiserNetConfig
     scenes: VectorSet
-    validation: VectorValidation | None
-    out: Path
-    sets: Mapping[str, Any]  # description of the data for the card
-    init_from: Path | None = None
-
-    @property
-    def has_validation(self) -> bool:
-        return self.validation is not None
+    validation_set: VectorValidation | None
 
     def make_net(self, generator: torch.Generator, fresh: bool) -> DenoiserNet:
         net = DenoiserNet(self.network)
@@ -118,8 +99,8 @@ class DiffusionJob:
         return data.batch_rows(step, self.config.data.batch, len(self.scenes), self.config.seed, shares)
 
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
-        assert self.validation is not None
-        return validate(cast(DenoiserNet, net), self.validation, device)
+        assert self.validation_set is not None
+        return validate(cast(DenoiserNet, net), self.validation_set, device)
 
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Stored as float32: positions are outputs, and bfloat16 has 8 bits."""
@@ -129,7 +110,7 @@ class DiffusionJob:
 def train(
     job: DiffusionJob,
     fabric: Fabric,
-    reporter: Reporter,
+    reporter: RunLog,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,
     pool: ScorePool | None = None,
@@ -235,11 +216,7 @@ def validate(net: DenoiserNet, dataset: VectorValidation, device: torch.device) 
 def sample_plans(net: DenoiserNet, inputs: tuple[VectorInputs, ...], device: torch.device) -> Array:
     """(N, T, 3) poses of the ego for N scenes at once, from a start without noise."""
     spec = net.config.spec
-    names = VectorTensors._fields
-    tensors = VectorTensors(
-        *(torch.from_numpy(np.stack([getattr(each, name) for each in inputs])).to(device) for name in names)
-    )
-    context = net.encode(tensors)
+    context = net.encode(vector_tensors(inputs, device))
     present = np.stack([denoiser.present_states(each, spec) for each in inputs])
     count, futures = present.shape[:2]
     predict = diffusion_rewards.batch_predict(net, context, torch.as_tensor(present, device=device))

@@ -21,7 +21,6 @@ import torch
 
 from ..core.domain import Array
 from ..core.tokens import TokenLayout
-from ..data.cache import read_stored, write_arrays
 from ..model.token import rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
@@ -29,7 +28,7 @@ from ..planning.critique import VARIANT_MODES, variants_of
 from ..planning.plan_changes import change_actions, sample_offsets
 from .greedy import decode_greedily
 from .losses import Batch
-from .prompt_cache import each_scene_once, hash_weights
+from .prompt_cache import compute_once, hash_weights
 from .rewards import RewardPool
 
 FORMAT = 3  # raise it when candidates or their scores change
@@ -61,21 +60,15 @@ def build_candidates(
     pairs: int,
     progress: Callable[[int, int], None],
 ) -> EditCandidates:
-    """The candidates of a set of `count` scenes: read where they are stored, else decoded, scored and stored.
+    """The candidates of a set of `count` scenes, by `prompt_cache.compute_once`; the batches have cached prompts.
 
-    batches: the set once, with cached prompts; what the last one has beyond the set is left out. pairs: of random
-    variants of a scene. Raises OSError naming a file that cannot be written, SetError for a scene that cannot be
-    scored.
+    pairs: of random variants of a scene. Raises SetError for a scene that cannot be scored.
     """
-    if not file.exists():
-        arrays: dict[str, Array] = {}
-        for step, (batch, rows) in enumerate(each_scene_once(batches, count, progress)):
-            entries = candidates_of(batch, net, rewards, pairs, np.random.default_rng([8, step]))
-            for name, values in vars(entries).items():
-                of_all = arrays.setdefault(name, np.zeros((count, *values.shape[1:]), values.dtype))
-                of_all[rows] = values[: len(rows)]
-        write_arrays(file, arrays)
-    return EditCandidates(**read_stored(file))
+
+    def arrays_of(batch: Batch, number: int) -> dict[str, Array]:
+        return vars(candidates_of(batch, net, rewards, pairs, np.random.default_rng([8, number])))
+
+    return EditCandidates(**compute_once(file, count, batches, arrays_of, progress))
 
 
 @torch.no_grad()

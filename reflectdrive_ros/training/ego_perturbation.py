@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.interpolate import BPoly
 
 from ..core import geometry
 from ..core.domain import Array
@@ -47,30 +48,11 @@ def rejoin(pose: Array, speed_mps: float, acceleration_mps2: float, future: Arra
     velocity = (ends[2] - ends[0]) / (2.0 * dt_s)
     bend = (ends[2] - 2.0 * ends[1] + ends[0]) / dt_s**2
     times = dt_s * np.arange(1, join + 1)
-    points = quintic(
-        (pose[:2], speed_mps * direction, acceleration_mps2 * direction), (ends[1], velocity, bend), JOIN_S, times
-    )
+    start = pose[:2], speed_mps * direction, acceleration_mps2 * direction
+    points = BPoly.from_derivatives([0.0, JOIN_S], np.array([start, (ends[1], velocity, bend)]))(times)
     path = np.concatenate([pose[None, :2], points])
     heading = geometry.headings_along(np.concatenate([path, future[join : join + 1, :2]]))[1 : join + 1]
     return np.concatenate([np.column_stack([points, heading]), future[join:]])
-
-
-def quintic(start: tuple[Array, ...], end: tuple[Array, ...], duration_s: float, times_s: Array) -> Array:
-    """(N, 2) points at times of the quintic with position, velocity and acceleration (2,) at both ends."""
-    t = duration_s
-    rows = np.array(
-        [
-            [1, 0, 0, 0, 0, 0],
-            [0, 1, 0, 0, 0, 0],
-            [0, 0, 2, 0, 0, 0],
-            [1, t, t**2, t**3, t**4, t**5],
-            [0, 1, 2 * t, 3 * t**2, 4 * t**3, 5 * t**4],
-            [0, 0, 2, 6 * t, 12 * t**2, 20 * t**3],
-        ],
-        float,
-    )
-    coefficients = np.linalg.solve(rows, np.stack([*start, *end]))
-    return np.asarray(times_s[:, None] ** np.arange(6) @ coefficients)
 
 
 def in_frame(sample: Mapping[str, Array], pose: Array) -> dict[str, Array]:

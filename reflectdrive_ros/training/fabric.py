@@ -13,7 +13,6 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 
 from ..core.config import ConfigError
 from ..infra import arguments
-from . import fsdp
 from .settings import DiffusionTrainConfig, TrainConfig
 
 
@@ -29,13 +28,11 @@ def launch_fabric(config: TrainConfig | DiffusionTrainConfig) -> Fabric:
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning_fabric")
     nodes = int(os.environ.get("WORLD_SIZE", local)) // local
-    several: Any = "auto"
-    if local * nodes > 1:
-        # of the last layer the prompt's part is never used, so some parameters have no gradient
-        several = fsdp.strategy(local * nodes) if device.fsdp else DDPStrategy(find_unused_parameters=True)
+    # of the last layer the prompt's part is never used, so some parameters have no gradient
+    strategy = DDPStrategy(find_unused_parameters=True) if local * nodes > 1 else "auto"
     precision: Any = device.precision
     fabric = Fabric(
-        accelerator=device.accelerator, strategy=several, devices=local, num_nodes=nodes, precision=precision
+        accelerator=device.accelerator, strategy=strategy, devices=local, num_nodes=nodes, precision=precision
     )
     fabric.launch()
     return fabric

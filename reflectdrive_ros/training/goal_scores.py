@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from ..core.domain import Array
-from ..core.tokens import decoding_rounds
 from ..data import cache, shards
 from ..data.cache import Shape
 from ..data.scene import DrivingScene
@@ -34,7 +33,7 @@ from ..model.token.ops import EditRules, GoalRules
 from ..planning.postprocess.waypoints import postprocess
 from ..scoring.frenet import FrenetFrame, poses_on_road
 from ..scoring.scorer import SUB_SCORES, score
-from .self_drafts import ROUNDS
+from .greedy import draft_rounds
 
 GOALS = GoalRules(count=15, spacing_m=1.2, floor=0.0)  # besides the expert's own
 BATCH_SCENES = 10  # scenes
@@ -127,13 +126,8 @@ def draft_to_goals(net: TokenNet, inputs: Sequence[SceneInputs], fast: bool) -> 
     with torch.autocast("cpu", torch.bfloat16, enabled=fast):
         prefilled = rollout.prefill_goal(net, prompt_inputs, GOALS)
         actions = torch.cat([prefilled.actions, ops.mask_free(clean, layout)[:, None]], 1)
-        drafts = rollout.rollout(
-            lambda ids: net.decode(ids, prefilled.keys_values),
-            actions,
-            layout,
-            decoding_rounds(len(layout.free), ROUNDS, 0),
-            EditRules(),
-        )
+        past = prefilled.keys_values
+        drafts = rollout.rollout(lambda ids: net.decode(ids, past), actions, layout, draft_rounds(layout), EditRules())
     return np.asarray(drafts[-1].actions.numpy())
 
 

@@ -14,8 +14,7 @@ from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
 from .losses import Batch, prompt_keys_values
-
-DRAFT_ROUNDS = 3  # as in a full frame
+from .self_drafts import ROUNDS
 
 
 class GreedyPlans(NamedTuple):
@@ -35,7 +34,7 @@ def draft_rounds(layout: TokenLayout) -> tuple[Round, ...]:
     """The draft rounds of a full frame."""
     if not layout.goal:
         return decoding_rounds(layout.length, DriveFineConfig().draft_rounds, 0, "cosine")
-    return decoding_rounds(len(layout.free), DRAFT_ROUNDS, 0)
+    return decoding_rounds(len(layout.free), ROUNDS, 0)
 
 
 @torch.no_grad()

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -39,10 +38,10 @@ from .bev_head import BevHead
 from .ground_head import GroundHead
 from .settings import LossConfig
 
-Answer = TypeVar("Answer")
 SERIES_TERMS = 8  # powers of p q that are summed for every cell
 EXACT_CELLS = 4  # rows and columns of the largest p and q whose cells are computed exactly
 FIELD_MARGIN_M = 1.1  # required distance inside the road: half a car's width
+PARTS = ("dlm", "goal", "goal_score", "goal_value", "sap", "field", "aux_perception")  # of the loss
 STEP_M = 0.1  # of stored distances
 SPREAD = 2.0  # standard deviation of log q among the plans of a scene, in the choice among them
 ACTION_PARAMETERS = (  # of a network, those that no prompt token passes; and the FFNs of action tokens
@@ -154,32 +153,16 @@ class Losses(nn.Module):
         )
 
     def forward(self, batch: Batch, vision_only: bool = False) -> dict[str, Tensor]:
-        """Scalars `loss`, `dlm`, `goal`, `goal_score`, `goal_value`, `sap`, `field`, `aux_perception`.
-
-        With `vision_only` all but `loss` and `aux_perception` are NaN.
-        """
+        """Scalars `loss` and PARTS; with `vision_only` all but `loss` and `aux_perception` are NaN."""
         if vision_only:
-            weights = self.weights
-            aux_perception = self._aux_perception_loss(
-                self.net.image_tokens(self.net.encode_images(batch.images)), batch
-            )
-            nothing = dict.fromkeys(
-                ("dlm", "goal", "goal_score", "goal_value", "sap", "field"), aux_perception.new_full((), torch.nan)
-            )
-            return {
-                "loss": weights.aux_perception * aux_perception,
-                **nothing,
-                "aux_perception": aux_perception.detach(),
-            }
-        return self.supervised(batch)[0]
-
-    def supervised(self, batch: Batch) -> tuple[dict[str, Tensor], PackedOutput]:
-        """The losses on the expert's plan, and the outputs for the sequences of the batch."""
+            image_tokens = self.net.image_tokens(self.net.encode_images(batch.images))
+            loss = self._aux_perception_loss(image_tokens, batch)
+            nothing = dict.fromkeys(PARTS, loss.new_full((), torch.nan))
+            return {"loss": self.weights.aux_perception * loss, **nothing, "aux_perception": loss.detach()}
         count = batch.actions.shape[1]
         rescored = self._goals_to_rescore(batch) if self.weights.goal_value else batch.actions[:, :0]
         out = self.outputs(batch, torch.cat([batch.actions, rescored], 1))
-        rescored_hidden, out = out.hidden[:, count:], out.first(count)
-        return self.supervised_losses(batch, out, rescored_hidden), out
+        return self.supervised_losses(batch, out.first(count), out.hidden[:, count:])
 
     def outputs(self, batch: Batch, sequences: Tensor) -> PackedOutput:
         """Of sequences (B, R, T) of the scenes."""
@@ -215,13 +198,9 @@ class Losses(nn.Module):
             "aux_perception": self._aux_perception_loss(out.image_tokens, batch),
         }
         total = losses["dlm"]
-        for name in ("goal", "goal_score", "goal_value", "sap", "field", "aux_perception"):
+        for name in PARTS[1:]:
             total = total + getattr(weights, name) * losses[name]
         return {"loss": total, **{name: value.detach() for name, value in losses.items()}}
-
-    def run_unsharded(self, function: Callable[[TokenNet], Answer]) -> Answer:
-        """Applies a function to the network; sharded weights (fsdp.py) are gathered meanwhile."""
-        return function(self.net)
 
     def _aux_perception_loss(self, image_tokens: Tensor, batch: Batch) -> Tensor:
         loss = image_tokens.new_zeros(())

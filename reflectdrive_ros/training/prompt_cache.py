@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,6 +74,28 @@ def each_scene_once(
             progress(done, count)
             if done == count:
                 return
+
+
+def compute_once(
+    file: Path,
+    count: int,
+    batches: Callable[[], Iterator[Batch]],
+    arrays_of: Callable[[Batch, int], Mapping[str, Array]],
+    progress: Callable[[int, int], None],
+) -> dict[str, Array]:
+    """Arrays (count, ..) of a set of `count` scenes by name: read where they are stored, else computed and stored.
+
+    batches: the set once; what the last one has beyond the set is left out. arrays_of: arrays (B, ..) of a batch and
+    its number. Raises OSError naming a file that cannot be written, and what arrays_of raises.
+    """
+    if not file.exists():
+        arrays: dict[str, Array] = {}
+        for number, (batch, rows) in enumerate(each_scene_once(batches, count, progress)):
+            for name, values in arrays_of(batch, number).items():
+                of_all = arrays.setdefault(name, np.zeros((count, *values.shape[1:]), values.dtype))
+                of_all[rows] = values[: len(rows)]
+        write_arrays(file, arrays)
+    return read_stored(file)
 
 
 def build_prompt_cache(

@@ -28,10 +28,11 @@ from ..model.token.net import TokenNet
 from . import trainer
 from .edit_candidates import EditCandidates
 from .losses import Batch, choice_loss, distinct_plans, plan_log_probs, prompt_keys_values
+from .run_log import RunLog
 from .settings import RefineLossConfig, RefineTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Reporter, Trainer
+from .trainer import Clock
 
 TEMPERATURE = 0.05  # of the weights of the candidates in the cross-entropy: 5 points of the score count e times
 CRITIQUE_DROPOUT = 0.1  # share of scenes without a critique, as for a car that knows no objects or no road
@@ -89,7 +90,7 @@ def weighted_cross_entropy(log_probs: Tensor, distinct: Tensor, score: Tensor) -
 def train(
     job: TokenJob,
     fabric: Fabric,
-    reporter: Reporter,
+    reporter: RunLog,
     candidates: EditCandidates,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,
@@ -102,23 +103,18 @@ def train(
         return RefineLosses(net, config.refine)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    return loop.run(progress, _RefineSteps(loop, candidates), COLUMNS, stop, clock)
 
-
-@dataclass(eq=False)
-class _RefineSteps:
-    loop: Trainer
-    candidates: EditCandidates
-
-    def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
+    def train_step(batch: Batch, step: int, at: float) -> Tensor:
         """One step; COLUMNS."""
-        candidates = candidates_of_batch(self.candidates, batch)
-        share = torch.rand(len(candidates.plans), generator=self.loop.generator(step))
-        candidates.critique *= (share >= CRITIQUE_DROPOUT).to(candidates.critique.device)[:, None, None]
-        results = self.loop.model(batch, candidates)
+        scored = candidates_of_batch(candidates, batch)
+        share = torch.rand(len(scored.plans), generator=loop.generator(step))
+        scored.critique *= (share >= CRITIQUE_DROPOUT).to(scored.critique.device)[:, None, None]
+        results = loop.model(batch, scored)
         losses = {name: results[name] for name in ("loss", *METRICS)}
-        norm = self.loop.update(losses, batch, step, {"plans": candidates.plans})
+        norm = loop.update(losses, batch, step, {"plans": scored.plans})
         return torch.stack([*(results[name].detach().float() for name in COLUMNS[:-1]), norm])
+
+    return loop.run(progress, train_step, COLUMNS, stop, clock)
 
 
 def candidates_of_batch(candidates: EditCandidates, batch: Batch) -> CandidateBatch:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -112,9 +111,7 @@ class ScorePool:
     def __enter__(self) -> ScorePool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.close()
 
     def score(self, tasks: Sequence[PlansOfScene]) -> list[Array]:
@@ -137,10 +134,8 @@ class RewardPool:
     def __enter__(self) -> RewardPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.__exit__(kind, fault, trace)
+    def __exit__(self, *fault: object) -> None:
+        self._pool.__exit__(*fault)
 
     def score(self, rows: Sequence[int], mirrored: Array, with_route: Array, actions: Array) -> Array:
         """(B, M, 6) float32 COLUMNS of plans (B, M, T) of the scenes `rows` of the set; `mirrored` and `with_route`

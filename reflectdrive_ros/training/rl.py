@@ -36,10 +36,11 @@ from .greedy import GreedyPlans, decode_greedily
 from .losses import Batch, Losses, choice_loss, distinct_plans, expected_goal_loss, plan_log_probs
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
+from .run_log import RunLog
 from .settings import LossConfig, RlConfig, RlTrainConfig
 from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Reporter, Trainer
+from .trainer import Clock
 
 METRICS = ("draft", "decision", "anchor")
 PANEL = (*(f"reward_{name}" for name in REWARDS), "best")
@@ -61,7 +62,7 @@ class ScoredPlans:
 def train(
     job: TokenJob,
     fabric: Fabric,
-    reporter: Reporter,
+    reporter: RunLog,
     rewards: RewardPool,
     stop: Callable[[], bool],
     clock: Clock = time.monotonic,
@@ -75,7 +76,39 @@ def train(
         return ScoreLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
-    return loop.run(progress, _Steps(loop, config, rewards, rules), COLUMNS, stop, clock)
+
+    def train_step(batch: Batch, step: int, at: float) -> Tensor:
+        """One step; COLUMNS."""
+        rng = np.random.default_rng([config.seed, 6, step, fabric.global_rank])
+        with fabric.autocast():
+            generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
+            greedy = decode_greedily(loop.net, batch, rules, config.rl.goals, generator)
+        scored, panel = score_plans(batch, greedy, rewards, config.rl.variants, job.network.layout, rng)
+        losses = loop.model(batch, scored)
+        norm = loop.update(losses, batch, step, {"states": scored.states})
+        return torch.stack([*(losses[name].detach().float() for name in ("loss", *METRICS)), *panel, norm])
+
+    return loop.run(progress, train_step, COLUMNS, stop, clock)
+
+
+def score_plans(
+    batch: Batch, greedy: GreedyPlans, pool: RewardPool, pairs: int, layout: TokenLayout, rng: np.random.Generator
+) -> tuple[ScoredPlans, list[Tensor]]:
+    """The drafts and `pairs` of variants of the first one with their scores, and PANEL of the step in percent."""
+    device, finished = batch.ego.device, greedy.plans.cpu().numpy()
+    plans = np.concatenate([finished, variants(finished[:, 0], pairs, layout, rng)], axis=1)
+    rewards = torch.as_tensor(pool.score(*batch.scenes, plans), device=device)
+    goals = finished.shape[1]
+    keep = [0, *range(goals, plans.shape[1])]  # the other goals' plans are far from the draft's states
+    scored = ScoredPlans(
+        goals=greedy.goals,
+        valid=greedy.valid,
+        goal_reward=rewards[:, :goals, 0],
+        states=greedy.states[:, :, 0],
+        plans=torch.as_tensor(plans[:, keep], device=device).long(),
+        score=rewards[:, keep, 0],
+    )
+    return scored, [*(100.0 * rewards[:, 0].mean(0)), 100.0 * rewards[..., 0].amax(1).mean()]
 
 
 class ScoreLosses(Losses):
@@ -117,45 +150,3 @@ class ScoreLosses(Losses):
         losses["anchor"] = supervised["loss"]
         total = losses["draft"] + config.decision * losses["decision"] + config.anchor * losses["anchor"]
         return {"loss": total, **{name: each.detach().float() for name, each in losses.items()}}
-
-
-@dataclass(eq=False)
-class _Steps:
-    loop: Trainer
-    config: RlTrainConfig
-    rewards: RewardPool
-    rules: GoalRules
-
-    def __call__(self, batch: Batch, step: int, at: float) -> Tensor:
-        """One step; COLUMNS."""
-        loop, layout = self.loop, self.loop.net.config.layout
-        rng = np.random.default_rng([self.config.seed, 6, step, loop.fabric.global_rank])
-        with loop.fabric.autocast():
-            generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-            greedy: GreedyPlans = loop.losses.run_unsharded(
-                lambda net: decode_greedily(net, batch, self.rules, self.config.rl.goals, generator)
-            )
-        scored, panel = self._score(batch, greedy, layout, rng)
-        losses = loop.model(batch, scored)
-        norm = loop.update(losses, batch, step, {"states": scored.states})
-        values = [losses[name].detach().float() for name in ("loss", *METRICS)]
-        return torch.stack([*values, *panel, norm])
-
-    def _score(
-        self, batch: Batch, greedy: GreedyPlans, layout: TokenLayout, rng: np.random.Generator
-    ) -> tuple[ScoredPlans, list[Tensor]]:
-        """The plans with their scores, and PANEL of the step in percent."""
-        device, finished = batch.ego.device, greedy.plans.cpu().numpy()
-        plans = np.concatenate([finished, variants(finished[:, 0], self.config.rl.variants, layout, rng)], axis=1)
-        rewards = torch.as_tensor(self.rewards.score(*batch.scenes, plans), device=device)
-        goals = finished.shape[1]
-        keep = [0, *range(goals, plans.shape[1])]  # the other goals' plans are far from the draft's states
-        scored = ScoredPlans(
-            goals=greedy.goals,
-            valid=greedy.valid,
-            goal_reward=rewards[:, :goals, 0],
-            states=greedy.states[:, :, 0],
-            plans=torch.as_tensor(plans[:, keep], device=device).long(),
-            score=rewards[:, keep, 0],
-        )
-        return scored, [*(100.0 * rewards[:, 0].mean(0)), 100.0 * rewards[..., 0].amax(1).mean()]

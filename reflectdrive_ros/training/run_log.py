@@ -42,10 +42,10 @@ class RunLog:
     def __enter__(self) -> RunLog:
         if self.enabled:
             saved = train_state.read_progress(self.out)
-            first_step = 0 if saved is None else saved[0].step
-            self._previous = (0.0 if saved is None else saved[0].elapsed_s, first_step)
-            _drop_unsaved_rows(self.out / LOG, self.columns, first_step)
-            self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=first_step)
+            progress = train_state.Progress() if saved is None else saved[0]
+            self._previous = progress.elapsed_s, progress.step
+            _drop_unsaved_rows(self.out / LOG, self.columns, progress.step)
+            self._board = SummaryWriter(str(self.out / "tensorboard"), purge_step=progress.step)
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
             self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
             self._task: TaskID = self._bar.add_task("learning", total=1.0, text="")
@@ -57,7 +57,8 @@ class RunLog:
             self._bar.stop()
             self._board.close()
 
-    def step(self, progress: train_state.Progress, at: float, scenes: int) -> None:
+    def step(self, progress: train_state.Progress, at: float) -> None:
+        """A step is done; `at` is 0 to 1 in the schedule."""
         if not self.enabled:
             return
         rate = self._rate(progress)
@@ -67,6 +68,7 @@ class RunLog:
         self._bar.update(self._task, completed=at, text=text)
 
     def row(self, progress: train_state.Progress, values: Mapping[str, float]) -> None:
+        """Means of losses and metrics since the last row."""
         if not self.enabled:
             return
         is_first, self._loss = self._loss is None, values["loss"]
@@ -93,12 +95,14 @@ class RunLog:
             )
 
     def missing_keys(self, names: Sequence[str]) -> None:
+        """The parameters that the run that this one begins with does not have."""
         if self.enabled and names:
             modules = Counter(name.removeprefix("net.").split(".")[0] for name in names)
             parts = ", ".join(f"{module} ({count} parameters)" for module, count in modules.items())
             self.console.print(f"not in the weights of --init-from, initialised as in a new run: {parts}")
 
     def validated(self, progress: train_state.Progress, metrics: Mapping[str, float]) -> None:
+        """The result of a validation."""
         if not self.enabled:
             return
         for name, value in metrics.items():

@@ -63,12 +63,13 @@ def describe_set(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def show_preparation(
-    console: Console, description: str = "preparing scenes, shard by shard"
+def prepare(
+    fabric: Fabric, console: Console, description: str = "preparing scenes, shard by shard"
 ) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar, by its function of what is done and of the total."""
+    """The first process prepares, then the others find what it stored. Yields the function of a progress bar of what is
+    done and of the total."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with ShownProgress(console, *columns, TimeElapsedColumn()) as bar:
+    with fabric.rank_zero_first(), ShownProgress(console, *columns, TimeElapsedColumn()) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 

@@ -127,7 +127,6 @@ class DeviceConfig:
     devices: int = setting(1, "processes of this machine, one per device", 1, 64)
     precision: str = setting("32-true", "32-true or bf16-mixed")
     compile: bool = setting(False, "use torch.compile: two minutes at the start, then faster; needs a C++ compiler")
-    fsdp: bool = setting(False, "shard weights, gradients and optimizer state over processes (FSDP)")
     threads: int = setting(0, "of each process on a CPU; 0: torch's default", 0, 1024)
 
 

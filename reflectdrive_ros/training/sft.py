@@ -11,18 +11,18 @@ from torch import Tensor
 
 from ..model.token.net import TokenNet
 from . import schedule, self_drafts, trainer
-from .losses import Batch, Losses
+from .losses import PARTS, Batch, Losses
+from .run_log import RunLog
 from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock, Reporter, Trainer
+from .trainer import Clock, Trainer
 
-LOSSES = ("loss", "dlm", "goal", "goal_score", "goal_value", "sap", "field", "aux_perception")
-DRAFT_TEMPERATURE = 1.0  # of self-drafts
+LOSSES = ("loss", *PARTS)
 COLUMNS = (*LOSSES, "norm")  # of the log
 
 
 def train(
-    job: TokenJob, fabric: Fabric, reporter: Reporter, stop: Callable[[], bool], clock: Clock = time.monotonic
+    job: TokenJob, fabric: Fabric, reporter: RunLog, stop: Callable[[], bool], clock: Clock = time.monotonic
 ) -> Progress:
     """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
 
@@ -43,17 +43,9 @@ def _step(loop: Trainer, batch: Batch, step: int, at: float) -> Tensor:
     config = loop.job.config
     vision_only = schedule.vision_only(config.optimizer, at)
     if config.data.draft_fraction > 0.0 and at >= config.data.draft_start and not vision_only:
-        batch = with_self_drafts(loop, batch, step)
+        drafted = round(config.data.draft_fraction * len(batch.text))
+        with loop.fabric.autocast():
+            batch = self_drafts.add_self_drafts(loop.net, batch, drafted, loop.generator(step))
     losses = loop.model(batch, vision_only)
     norm = loop.update(losses, batch, step, {})
     return torch.stack([*(losses[name].detach().float() for name in LOSSES), norm])
-
-
-def with_self_drafts(loop: Trainer, batch: Batch, step: int) -> Batch:
-    config, generator = loop.job.config, loop.generator(step)
-    scenes = round(config.data.draft_fraction * len(batch.text))
-    with loop.fabric.autocast():
-        drafted: Batch = loop.losses.run_unsharded(
-            lambda net: self_drafts.add_self_drafts(net, batch, scenes, DRAFT_TEMPERATURE, generator)
-        )
-    return drafted

@@ -19,7 +19,6 @@ import torch
 
 from ..core.domain import Array, EgoState
 from ..core.tokens import TokenLayout
-from ..data.cache import read_stored, write_arrays
 from ..features.images import encode_route
 from ..model.token import rollout
 from ..model.token.net import TokenNet, TokenNetConfig
@@ -28,7 +27,7 @@ from ..planning.postprocess.waypoints import postprocess, waypoint_poses
 from ..scoring.frenet import FrenetFrame
 from .greedy import decode_greedily
 from .losses import Batch
-from .prompt_cache import each_scene_once
+from .prompt_cache import compute_once
 from .train_state import StateError
 
 
@@ -57,18 +56,13 @@ def build_teacher_plans(
     device: torch.device,
     progress: Callable[[int, int], None],
 ) -> Array:
-    """(N, P, 3) float32 poses of the plans of `count` scenes, in the frame of the layout in the augmented scene: read
-    where they are stored, else decoded by `teacher` and stored.
+    """(N, P, 3) float32 poses of the plans of `count` scenes, in the frame of the layout in the augmented scene, by
+    `prompt_cache.compute_once`; layout: that of the tokens of the batches."""
 
-    batches: the set once, as for `prompt_cache.build_prompt_cache`; layout: that of their tokens.
-    Raises OSError naming a file that cannot be written.
-    """
-    if not file.exists():
-        plans = np.zeros((count, layout.points, 3), np.float32)
-        for batch, rows in each_scene_once(batches, count, progress):
-            plans[rows] = plans_of(teacher, batch.to(device), layout)[: len(rows)]
-        write_arrays(file, {"poses": plans})
-    return read_stored(file)["poses"]
+    def poses_of(batch: Batch, number: int) -> dict[str, Array]:
+        return {"poses": plans_of(teacher, batch.to(device), layout)}
+
+    return compute_once(file, count, batches, poses_of, progress)["poses"]
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..core.domain import Array
 from ..data.cache import CachedSet
+from ..features.images import ModelInputs
 from ..model import checkpoint, pretrained
 from ..model.checkpoint import weight_capabilities
 from ..model.token.net import TokenNet, TokenNetConfig
@@ -22,6 +23,7 @@ from .goal_scores import GoalScores
 from .losses import Batch
 from .prompt_cache import PromptCache
 from .settings import RefineTrainConfig, TrainConfig
+from .trainer import TrainingJob
 from .validation import ValidationSet
 
 
@@ -32,10 +34,6 @@ class PretrainedPaths:
     language: Path | None = None  # a Qwen3
     vision: Path | None = None  # a SigLIP2
     scene: Path | None = None  # a denoiser
-
-    @property
-    def any_given(self) -> bool:
-        return any(folder is not None for folder in (self.language, self.vision, self.scene))
 
     def fill(self, net: TokenNet) -> None:
         """Raises CheckpointError for weights of other shapes."""
@@ -48,26 +46,19 @@ class PretrainedPaths:
 
 
 @dataclass(frozen=True, eq=False)
-class TokenJob:
-    """`trainer.Job` of a token network."""
+class TokenJob(TrainingJob):
+    """Of a token network."""
 
     config: TrainConfig
     network: TokenNetConfig
     scenes: CachedSet
-    validation_set: ValidationSet | None
-    out: Path
-    sets: Mapping[str, Any]  # description of the data for the card
+    validation_set: ValidationSet[ModelInputs] | None
     decoding: Decoding = field(default_factory=Decoding)
-    init_from: Path | None = None  # folder of the run whose weights initialise this one
     pretrained_paths: PretrainedPaths = PretrainedPaths()
     goal_scores: GoalScores | None = None  # of goals of the scenes
     prompts: PromptCache | None = None  # of the scenes
     targets: Array | None = None  # plans of a teacher in the scenes of `prompts`
     vectors: VectorRows | None = None  # of the scenes, for a network that reads them
-
-    @property
-    def has_validation(self) -> bool:
-        return self.validation_set is not None
 
     def make_net(self, generator: torch.Generator, fresh: bool) -> TokenNet:
         net = TokenNet(self.network)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,9 +14,9 @@ from rich.console import Console
 
 from ..core.config import ConfigError
 from ..core.domain import Array
-from ..core.vector_spec import VectorSpec
 from ..data import cache, shards
 from ..data.cache import CachedSet, Shape, build_cache
+from ..features.images import ModelInputs
 from ..infra.files import lock_folder
 from ..infra.provenance import provenance
 from ..infra.signals import defer_signals
@@ -45,7 +45,7 @@ from .goal_scores import GoalScores
 from .prompt_cache import PromptCache
 from .rewards import PlanScorer, RewardPool
 from .run_log import RunLog
-from .runs import RunSources
+from .runs import RunSources, prepare
 from .settings import RefineTrainConfig, RlTrainConfig, TrainConfig
 from .token_job import PretrainedPaths, TokenJob
 from .train_state import StateError
@@ -82,32 +82,25 @@ def train(
         if sources.teacher is not None:
             raise ConfigError("train refine learns from scores, not from the plans of a --teacher: leave it out")
         network = _refined_network(init_from, network, config)
-    if pretrained_paths.any_given and init_from is not None:
+    public_weights = {kind: folder.name for kind, folder in vars(pretrained_paths).items() if folder}
+    if public_weights and init_from is not None:
         raise ConfigError(
             "--init-from another run, or with weights (--language-weights, --vision-weights, --scene-weights): not both"
         )
     _check_reads(config, network)
     fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
+    run = _Run(sources, folders, config, network, fabric, errors)
     with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
-        scenes, validation_set, about = _prepare(
-            sources,
-            config,
-            shape_of(network),
-            None if network.scene is None else network.scene.spec,
-            tags,
-            fabric,
-            errors,
-        )
+        scenes, validation_set, about = run.scenes(tags)
         if about_init is not None:
             about["init_from"] = about_init
-        if pretrained_paths.any_given:
-            pretrained = {kind: folder for kind, folder in vars(pretrained_paths).items() if folder}
-            about["public_weights"] = {kind: str(folder.name) for kind, folder in pretrained.items()}
+        if public_weights:
+            about["public_weights"] = public_weights
         vectors = None
         if network.scene is not None:
-            scenes, vectors = _with_vectors(folders, network, scenes, sources, config.seed, fabric, errors)
-        prompts, targets = _prompts(sources, config, network, scenes, vectors, fabric, errors)
+            scenes, vectors = run.with_vectors(scenes)
+        prompts, targets = run.prompts(scenes, vectors)
         if sources.teacher is not None:
             sha256 = train_state.card_of(sources.teacher)["sha256"]
             about["teacher"] = {"folder": sources.teacher.name, "sha256": sha256}
@@ -122,96 +115,162 @@ def train(
             default_decoding(network.layout),
             init_from=init_from,
             pretrained_paths=pretrained_paths,
-            goal_scores=_goal_scores(sources, config, shape_of(network), fabric, errors),
+            goal_scores=run.goal_scores(),
             prompts=prompts,
             targets=targets,
             vectors=vectors,
         )
         runs.check_same_scenes(sources.out, scenes.key, folders[0].name)
-        candidates = _candidates(job, sources, fabric, errors)
-        return _train(job, sources, candidates, fabric, console)
+        return run.train(job, console)
 
 
-def _prepare(
-    sources: RunSources,
-    config: TrainConfig,
-    shape: Shape,
-    spec: VectorSpec | None,
-    tags: Mapping[str, float],
-    fabric: Fabric,
-    errors: Console,
-) -> tuple[CachedSet, ValidationSet | None, dict[str, Any]]:
-    """The scenes of training and validation, and their description for the card. Raises ConfigError for fewer scenes
-    than a batch has."""
-    folders = [location(name) for name in sources.sets]
-    left_out: list[str] = []
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What a run is given, its network and its devices: prepares what the training needs, and trains."""
 
-    def on_damage(sentence: str) -> None:
-        left_out.append(sentence)
-        errors.print(sentence)
+    sources: RunSources
+    folders: list[Path]  # of the training sets
+    config: TrainConfig
+    network: TokenNetConfig
+    fabric: Fabric
+    errors: Console
 
-    with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
-        caches = [build_cache(folder, shape, sources.workers, on_damage, progress) for folder in folders]
-    scenes = cache.merge(caches, sources.weights, tags) if len(caches) > 1 or tags else caches[0]
-    for sentence in unknown_sentences(scenes):
-        errors.print(sentence)
-    if len(scenes) < config.data.batch:
-        raise ConfigError(f"{folders[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
-    validation_set = None
-    if sources.val:
-        limit = config.checkpointing.validation_scenes
-        validation_set = validation.load_validation_set(sources.val, shape, limit, on_damage, spec)
-    if left_out:
-        errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
-    described = [
-        {**runs.describe_set(folder), "used": len(each), "weight": weight}
-        for folder, each, weight in zip(folders, caches, sources.weights, strict=True)
-    ]
-    one = {**runs.describe_set(folders[0]), "used": len(scenes)}
-    about: dict[str, Any] = {"train": described if len(caches) > 1 else one, **provenance()}
-    if tags:
-        about["tags"] = tags
-    return scenes, validation_set, about
+    @property
+    def shape(self) -> Shape:
+        return shape_of(self.network)
 
+    def train(self, job: TokenJob, console: Console) -> int:
+        """Trains as the type of the settings asks; returns the exit code."""
+        config, fabric, columns = self.config, self.fabric, columns_of(self.config)
+        candidates = self._candidates(job, config) if isinstance(config, RefineTrainConfig) else None
+        log = RunLog(job.out, config.data.batch, columns, validation.summary, console, fabric.is_global_zero)
+        with defer_signals() as request, log as report:
 
-def _with_vectors(
-    folders: list[Path],
-    network: TokenNetConfig,
-    scenes: CachedSet,
-    sources: RunSources,
-    seed: int,
-    fabric: Fabric,
-    errors: Console,
-) -> tuple[CachedSet, VectorRows]:
-    """The scenes that a network can read the agents and lanes of, and these."""
-    assert network.scene is not None
-    spec = network.scene.spec
-    with fabric.rank_zero_first(), runs.show_preparation(errors) as progress:
-        sets = [
-            vector_data.build_vector_set(folder, spec, sources.workers, errors.print, progress) for folder in folders
+            def stop() -> bool:
+                return request.number is not None
+
+            if isinstance(config, RlTrainConfig):
+                with self._reward_pool(job) as pool:
+                    done = rl.train(job, fabric, report, pool, stop)
+            elif candidates is not None:
+                done = refine.train(job, fabric, report, candidates, stop)
+            else:
+                done = sft.train(job, fabric, report, stop)
+        return runs.finish(self.sources, fabric, request.number, done, console)
+
+    def scenes(self, tags: Mapping[str, float]) -> tuple[CachedSet, ValidationSet[ModelInputs] | None, dict[str, Any]]:
+        """The scenes of training and validation, and their description for the card. Raises ConfigError for fewer
+        scenes than a batch has."""
+        config, sources, folders, errors = self.config, self.sources, self.folders, self.errors
+        left_out: list[str] = []
+
+        def on_damage(sentence: str) -> None:
+            left_out.append(sentence)
+            errors.print(sentence)
+
+        with prepare(self.fabric, errors) as progress:
+            caches = [build_cache(folder, self.shape, sources.workers, on_damage, progress) for folder in folders]
+        scenes = cache.merge(caches, sources.weights, tags) if len(caches) > 1 or tags else caches[0]
+        for sentence in unknown_sentences(scenes):
+            errors.print(sentence)
+        if len(scenes) < config.data.batch:
+            raise ConfigError(f"{folders[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})")
+        validation_set = None
+        if sources.val:
+            limit, scene = config.checkpointing.validation_scenes, self.network.scene
+            spec = None if scene is None else scene.spec
+            validation_set = validation.load_validation_set(sources.val, self.shape, limit, on_damage, spec)
+        if left_out:
+            errors.print(f"{len(scenes)} scenes for training; left out: see the {len(left_out)} lines above")
+        described = [
+            {**runs.describe_set(folder), "used": len(each), "weight": weight}
+            for folder, each, weight in zip(folders, caches, sources.weights, strict=True)
         ]
-    return with_vectors(scenes, vector_data.merge(sets, sources.weights), seed)
+        one = {**runs.describe_set(folders[0]), "used": len(scenes)}
+        about: dict[str, Any] = {"train": described if len(caches) > 1 else one, **provenance()}
+        if tags:
+            about["tags"] = tags
+        return scenes, validation_set, about
 
+    def with_vectors(self, scenes: CachedSet) -> tuple[CachedSet, VectorRows]:
+        """The scenes that the network can read the agents and lanes of, and these."""
+        assert self.network.scene is not None
+        spec, workers = self.network.scene.spec, self.sources.workers
+        with prepare(self.fabric, self.errors) as progress:
+            sets = [
+                vector_data.build_vector_set(folder, spec, workers, self.errors.print, progress)
+                for folder in self.folders
+            ]
+        return with_vectors(scenes, vector_data.merge(sets, self.sources.weights), self.config.seed)
 
-def _train(
-    job: TokenJob, sources: RunSources, candidates: EditCandidates | None, fabric: Fabric, console: Console
-) -> int:
-    """Trains as the type of the settings asks; returns the exit code."""
-    config = job.config
-    log = RunLog(job.out, config.data.batch, columns_of(config), validation.summary, console, fabric.is_global_zero)
-    with defer_signals() as request, log as report:
+    def goal_scores(self) -> GoalScores | None:
+        """The scores of goals by the plans of the network that the run begins with, where it is to learn them."""
+        config, init_from = self.config, self.sources.init_from
+        if config.loss.goal_score == 0.0:
+            return None
+        if init_from is None:
+            raise ConfigError("loss.goal_score needs a network that drafts plans already: give one with --init-from")
+        card = train_state.card_of(init_from)
+        weights = goal_scores_of.DraftingWeights(
+            init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
+        )
+        with prepare(self.fabric, self.errors, "driving goals, shard by shard") as progress:
+            return goal_scores_of.score_set(self.folders[0], self.shape, weights, self.sources.workers, progress)
 
-        def stop() -> bool:
-            return request.number is not None
+    def prompts(self, scenes: CachedSet, vectors: VectorRows | None) -> tuple[PromptCache | None, Array | None]:
+        """The prompts of the scenes, as the network encodes them with which the run begins, None if they are not
+        cached; and the plans of a teacher in them, None without a teacher."""
+        config, network, fabric, errors = self.config, self.network, self.fabric, self.errors
+        init_from, teacher_folder = self.sources.init_from, self.sources.teacher
+        if not config.data.prompt_cache:
+            if teacher_folder is not None:
+                raise ConfigError("--teacher needs data.prompt_cache: add --setting data.prompt_cache=true")
+            return None, None
+        if init_from is None:
+            raise ConfigError(
+                "data.prompt_cache needs a network that encodes prompts already: give one with --init-from"
+            )
+        net = train_state.initial_network(network, init_from, config.seed).to(fabric.device)
+        source = self._unaugmented(scenes, vectors)
+        folder = cache.cache_folder(self.folders[0], self.shape)
+        file = prompt_cache.prompt_file(folder, scenes.key, source.config, net, config.seed)
+        count, targets = len(scenes), None
+        encoded = partial(batches, source, 0, 0, 1)
+        with prepare(fabric, errors, "encoding the prompts of scenes") as progress, fabric.autocast():
+            prompts = prompt_cache.build_prompt_cache(file, count, encoded, net, fabric.device, progress)
+        if teacher_folder is not None:
+            teacher_net = train_state.load_network(teacher_folder).to(fabric.device)
+            teacher.check_teacher(teacher_net.config, network, teacher_folder)
+            plans_file = teacher.plan_file(file, train_state.card_of(teacher_folder)["sha256"])
+            with prepare(fabric, errors, "decoding the teacher's plans") as progress, fabric.autocast():
+                targets = teacher.build_teacher_plans(
+                    plans_file, count, encoded, teacher_net, network.layout, fabric.device, progress
+                )
+        return prompts, targets
 
-        if isinstance(config, RlTrainConfig):
-            with _reward_pool(sources, job) as pool:
-                done = rl.train(job, fabric, report, pool, stop)
-        elif candidates is not None:
-            done = refine.train(job, fabric, report, candidates, stop)
-        else:
-            done = sft.train(job, fabric, report, stop)
-    return runs.finish(sources, fabric, request.number, done, console)
+    def _candidates(self, job: TokenJob, config: RefineTrainConfig) -> EditCandidates:
+        """The scored plans that an expert learns from."""
+        fabric, prompts, variants = self.fabric, job.prompts, config.refine.variants
+        assert prompts is not None
+        assert job.init_from is not None
+        net = train_state.initial_network(self.network, job.init_from, config.seed).to(fabric.device)
+        once_batches = partial(batches, self._unaugmented(job.scenes, job.vectors, prompts), 0, 0, 1)
+        about = {"variants": variants, "precision": config.device.precision}
+        file, count = edit_candidates.candidates_file(prompts.file, net, about), len(job.scenes)
+        preparation = prepare(fabric, self.errors, "drafting and scoring plans of scenes")
+        with preparation as progress, fabric.autocast(), self._reward_pool(job) as pool:
+            return edit_candidates.build_candidates(file, count, once_batches, net, pool, variants, progress)
+
+    def _unaugmented(self, scenes: CachedSet, vectors: VectorRows | None, prompts: PromptCache | None = None) -> Source:
+        """The scenes with the augmentation of cached prompts, the same in every pass."""
+        data = replace(self.config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
+        return Source(scenes, data, self.network.layout, self.config.seed, prompts=prompts, vectors=vectors)
+
+    def _reward_pool(self, job: TokenJob) -> RewardPool:
+        """Processes that score plans. Raises SetError for a set that cannot be scored."""
+        (folder,) = self.folders
+        rewards.check_scorable(folder, job.scenes)
+        return RewardPool(folder, job.scenes, PlanScorer(self.network.layout), self.sources.workers)
 
 
 def _check_reads(config: TrainConfig, network: TokenNetConfig) -> None:
@@ -277,98 +336,3 @@ def columns_of(config: TrainConfig) -> tuple[str, ...]:
     if isinstance(config, RlTrainConfig):
         return rl.COLUMNS
     return refine.COLUMNS if isinstance(config, RefineTrainConfig) else sft.COLUMNS
-
-
-# --- what a run needs besides its scenes ------------------------------------------------------------------------------
-
-
-def _goal_scores(
-    sources: RunSources, config: TrainConfig, shape: Shape, fabric: Fabric, errors: Console
-) -> GoalScores | None:
-    """The scores of goals by the plans of the network that the run begins with, where it is to learn them."""
-    if config.loss.goal_score == 0.0:
-        return None
-    init_from = sources.init_from
-    if init_from is None:
-        raise ConfigError("loss.goal_score needs a network that drafts plans already: give one with --init-from")
-    card = train_state.card_of(init_from)
-    weights = goal_scores_of.DraftingWeights(
-        init_from / train_state.WEIGHTS, card["sha256"], config.device.precision != "32-true"
-    )
-    with fabric.rank_zero_first(), runs.show_preparation(errors, "driving goals, shard by shard") as progress:
-        return goal_scores_of.score_set(location(sources.sets[0]), shape, weights, sources.workers, progress)
-
-
-def _prompts(
-    sources: RunSources,
-    config: TrainConfig,
-    network: TokenNetConfig,
-    scenes: CachedSet,
-    vectors: VectorRows | None,
-    fabric: Fabric,
-    errors: Console,
-) -> tuple[PromptCache | None, Array | None]:
-    """The prompts of the scenes, as the network encodes them with which the run begins, None if they are not cached;
-    and the plans of a teacher in them, None without a teacher."""
-    init_from, teacher_folder = sources.init_from, sources.teacher
-    if not config.data.prompt_cache:
-        if teacher_folder is not None:
-            raise ConfigError("--teacher needs data.prompt_cache: add --setting data.prompt_cache=true")
-        return None, None
-    if init_from is None:
-        raise ConfigError("data.prompt_cache needs a network that encodes prompts already: give one with --init-from")
-    net = train_state.initial_network(network, init_from, config.seed).to(fabric.device)
-    source = _unaugmented(config, network, scenes, vectors)
-    folder = cache.cache_folder(location(sources.sets[0]), shape_of(network))
-    file = prompt_cache.prompt_file(folder, scenes.key, source.config, net, config.seed)
-    count, targets = len(scenes), None
-    encoded = partial(batches, source, 0, 0, 1)
-    preparation = runs.show_preparation(errors, "encoding the prompts of scenes")
-    with fabric.rank_zero_first(), preparation as progress, fabric.autocast():
-        prompts = prompt_cache.build_prompt_cache(file, count, encoded, net, fabric.device, progress)
-    if teacher_folder is not None:
-        teacher_net = train_state.load_network(teacher_folder).to(fabric.device)
-        teacher.check_teacher(teacher_net.config, network, teacher_folder)
-        plans_file = teacher.plan_file(file, train_state.card_of(teacher_folder)["sha256"])
-        preparation = runs.show_preparation(errors, "decoding the teacher's plans")
-        with fabric.rank_zero_first(), preparation as progress, fabric.autocast():
-            targets = teacher.build_teacher_plans(
-                plans_file, count, encoded, teacher_net, network.layout, fabric.device, progress
-            )
-    return prompts, targets
-
-
-def _candidates(job: TokenJob, sources: RunSources, fabric: Fabric, errors: Console) -> EditCandidates | None:
-    """The scored plans that an expert learns from; None of another training."""
-    config, prompts, network = job.config, job.prompts, job.network
-    if not isinstance(config, RefineTrainConfig):
-        return None
-    assert prompts is not None
-    assert job.init_from is not None
-    net = train_state.initial_network(network, job.init_from, config.seed).to(fabric.device)
-    once_batches = partial(batches, _unaugmented(config, network, job.scenes, job.vectors, prompts), 0, 0, 1)
-    about = {"variants": config.refine.variants, "precision": config.device.precision}
-    file, count = edit_candidates.candidates_file(prompts.file, net, about), len(job.scenes)
-    preparation = runs.show_preparation(errors, "drafting and scoring plans of scenes")
-    with fabric.rank_zero_first(), preparation as progress, fabric.autocast(), _reward_pool(sources, job) as pool:
-        return edit_candidates.build_candidates(file, count, once_batches, net, pool, config.refine.variants, progress)
-
-
-def _unaugmented(
-    config: TrainConfig,
-    network: TokenNetConfig,
-    scenes: CachedSet,
-    vectors: VectorRows | None,
-    prompts: PromptCache | None = None,
-) -> Source:
-    """The scenes with the augmentation of cached prompts, the same in every pass."""
-    data = replace(config.data, **cast(dict[str, Any], prompt_cache.AUGMENTATION))
-    return Source(scenes, data, network.layout, config.seed, prompts=prompts, vectors=vectors)
-
-
-def _reward_pool(sources: RunSources, job: TokenJob) -> RewardPool:
-    """Processes that score plans. Raises SetError for a set that cannot be scored."""
-    (name,) = sources.sets
-    folder = location(name)
-    rewards.check_scorable(folder, job.scenes)
-    return RewardPool(folder, job.scenes, PlanScorer(job.network.layout), sources.workers)

@@ -29,7 +29,6 @@ from ..model.token.transfer import adapt
 from ..model.vision import resize_patch_embedding
 from ..runtime.network import golden
 from ..runtime.torch_backend import SELF_CHECK_DECODING, TorchNetwork
-from . import fsdp
 
 FILE = "state.safetensors"
 WEIGHTS = "weights.safetensors"
@@ -74,9 +73,7 @@ class Progress:
 
 
 def tensors_of(learning: nn.Module, average: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Tensors of a state; `learning` holds all that the optimizer changes. With shards all processes have to
-    call this.
-    """
+    """Tensors of a state; `learning` holds all that the optimizer changes."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("learning", learning), ("average", average)):
         for name, value in module.named_parameters():
@@ -85,7 +82,7 @@ def tensors_of(learning: nn.Module, average: nn.Module, optimizer: torch.optim.O
     for parameter, moments in optimizer.state.items():
         for key in ADAM:
             tensors[f"{key}.{names[id(parameter)]}"] = moments[key]
-    return {name: fsdp.full_tensor(value).to("cpu").contiguous() for name, value in tensors.items()}
+    return {name: value.to("cpu").contiguous() for name, value in tensors.items()}
 
 
 def save(folder: Path, progress: Progress, about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -138,8 +135,7 @@ def restore(folder: Path, learning: nn.Module, average: nn.Module, optimizer: to
         for full_name, value in tensors.items():
             key, _, name = full_name.partition(".")
             parameter = parameters[name]
-            there = value.to(parameter.device)
-            optimizer.state[parameter][key] = there if key == "step" else fsdp.distribute_like(there, parameter)
+            optimizer.state[parameter][key] = value.to(parameter.device)
     except (SafetensorError, OSError, KeyError) as fault:
         raise StateError(f"{path} does not fit this network ({fault}): give another --out") from None
 
@@ -240,4 +236,4 @@ def _fill(parameter: nn.Parameter, value: Tensor, path: Path, name: str) -> None
     if parameter.shape != value.shape:
         shapes = f"{tuple(value.shape)}, expected {tuple(parameter.shape)}"
         raise StateError(f"{path}: {name} has shape {shapes}: it is another network's, give another --out")
-    parameter.copy_(fsdp.distribute_like(value.to(parameter.device), parameter))
+    parameter.copy_(value)

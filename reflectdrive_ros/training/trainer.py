@@ -12,11 +12,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,8 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ..infra.errors import UserError
-from . import fsdp, schedule, train_state
+from . import schedule, train_state
+from .run_log import RunLog
 from .train_state import Progress
 
 ADAM_BETA2 = 0.98
@@ -39,59 +41,33 @@ class TrainingError(UserError):
     """Training cannot continue; the message names the reason and what to do."""
 
 
-class TrainingJob(Protocol):
+@dataclass(frozen=True, eq=False)
+class TrainingJob(ABC):
     """What is trained, on which data, and where it is stored."""
 
-    @property
-    def config(self) -> Any:
-        """Settings with seed, data.batch, optimizer, schedule, checkpointing and device."""
-        ...
+    config: Any  # settings with seed, data.batch, optimizer, schedule, checkpointing and device
+    network: Any  # configuration of the network, a dataclass
+    scenes: Any  # the training set, with a `key` of its content
+    validation_set: Any  # None: without validations
+    out: Path  # folder of the run
+    sets: Mapping[str, Any]  # description of the data for the card
+    init_from: Path | None = field(default=None, kw_only=True)  # run, or folder of weights, that initialises this one
 
-    @property
-    def out(self) -> Path:
-        """Folder of the run."""
-        ...
-
-    @property
-    def init_from(self) -> Path | None:
-        """Folder of the run whose weights initialise this one."""
-        ...
-
-    @property
-    def sets(self) -> Mapping[str, Any]:
-        """Description of the data for the card."""
-        ...
-
-    @property
-    def network(self) -> Any:
-        """Configuration of the network, a dataclass."""
-        ...
-
-    @property
-    def scenes(self) -> Any:
-        """The training set, with a `key` of its content."""
-        ...
-
-    @property
-    def has_validation(self) -> bool:
-        """Whether `validate` may be called."""
-        ...
-
+    @abstractmethod
     def make_net(self, generator: torch.Generator, fresh: bool) -> nn.Module:
         """The network with random weights or, if the run is `fresh`, with those of public checkpoints."""
-        ...
 
+    @abstractmethod
     def batches(self, first: int, rank: int, ranks: int) -> Generator[Any]:
         """The part of one process in the batches from step `first` on."""
-        ...
 
+    @abstractmethod
     def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
         """Metrics of a network on the validation set."""
-        ...
 
+    @abstractmethod
     def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
         """Writes weights for driving, with their card."""
-        ...
 
 
 def about_run(job: TrainingJob) -> dict[str, Any]:
@@ -104,24 +80,8 @@ def about_run(job: TrainingJob) -> dict[str, Any]:
     }
 
 
-class Reporter(Protocol):
-    """Receives the progress of a run."""
-
-    def step(self, progress: Progress, at: float, scenes: int) -> None:
-        """A step is done; `at` is 0 to 1."""
-
-    def row(self, progress: Progress, values: Mapping[str, float]) -> None:
-        """Means of losses and metrics since the last row."""
-
-    def missing_keys(self, names: Sequence[str]) -> None:
-        """Which parameters the run that this one begins with does not have."""
-
-    def validated(self, progress: Progress, metrics: Mapping[str, float]) -> None:
-        """Result of a validation."""
-
-
 def begin(
-    job: TrainingJob, fabric: Fabric, reporter: Reporter, make_losses: Callable[[Any, torch.Generator], nn.Module]
+    job: TrainingJob, fabric: Fabric, reporter: RunLog, make_losses: Callable[[Any, torch.Generator], nn.Module]
 ) -> tuple[Trainer, Progress]:
     """The trainer of a job, from the state in `job.out` or from the start, and how far it is.
 
@@ -138,7 +98,7 @@ def begin(
     if saved is None and job.init_from is not None:
         reporter.missing_keys(train_state.load_pretrained(job.init_from, losses, average))
     learning: Any = torch.compile(losses) if config.device.compile else losses
-    model = fabric.setup_module(learning)  # from here on weights may be sharded
+    model = fabric.setup_module(learning)
     optimizer = torch.optim.AdamW(_groups(losses, config.weight_decay), lr=0.0, betas=(0.9, ADAM_BETA2), fused=True)
     if saved is not None:
         progress = saved[0]
@@ -159,14 +119,7 @@ class Trainer:
     model: nn.Module  # `losses`, as Fabric wraps it
     wrapped: Any  # the optimizer, likewise
     optimizer: torch.optim.Optimizer
-    reporter: Reporter
-    average_shards: list[Tensor] = dataclasses.field(init=False)  # part of the averaged weights on this process
-
-    def __post_init__(self) -> None:
-        pairs = zip(self.average.parameters(), self.net.parameters(), strict=True)
-        self.average_shards = [
-            fsdp.local_tensor(fsdp.distribute_like(average, parameter)) for average, parameter in pairs
-        ]
+    reporter: RunLog
 
     def run(
         self,
@@ -199,7 +152,7 @@ class Trainer:
                 elapsed_s = self._agreed(clock() - began)
                 progress = replace(progress, step=progress.step + 1, elapsed_s=elapsed_s)
                 at = schedule.progress(config.schedule, progress.step, elapsed_s)
-                self.reporter.step(progress, at, config.data.batch)
+                self.reporter.step(progress, at)
                 whole_row = progress.step % checkpointing.log_steps == 0
                 if whole_row or progress.step in early_rows:
                     self._report_row(progress, names, sums, rate)
@@ -213,7 +166,7 @@ class Trainer:
         if sums:
             self._report_row(progress, names, sums, rate)
         last = None
-        if self.job.has_validation and not halted:
+        if self.job.validation_set is not None and not halted:
             last = self._validate(progress)
         self._save(progress)
         self._save_weights(progress, last)
@@ -226,16 +179,14 @@ class Trainer:
         """
         config = self.job.config.optimizer
         self.fabric.backward(losses["loss"])
-        norm = fsdp.full_tensor(nn.utils.clip_grad_norm_(self.losses.parameters(), GRADIENT_NORM_MAX, foreach=True))
+        norm = nn.utils.clip_grad_norm_(self.losses.parameters(), GRADIENT_NORM_MAX, foreach=True)
         if not torch.isfinite(norm + losses["loss"].detach()):
             raise TrainingError(self._bad_batch(batch, step, losses, more))
         self.wrapped.step()
         self.wrapped.zero_grad(set_to_none=True)
         decay = min(config.ema_decay, (1.0 + step) / (10.0 + step))
         with torch.no_grad():
-            torch._foreach_lerp_(
-                self.average_shards, [fsdp.local_tensor(each) for each in self.net.parameters()], 1.0 - decay
-            )
+            torch._foreach_lerp_([*self.average.parameters()], [*self.net.parameters()], 1.0 - decay)
         return norm.detach()
 
     def generator(self, step: int) -> torch.Generator:
@@ -243,17 +194,12 @@ class Trainer:
         seed = (self.job.config.seed * 1_000_003 + step) * 1024 + self.fabric.global_rank
         return torch.Generator().manual_seed(seed)
 
-    def save_batch(self, batch: Any, step: int, more: Mapping[str, Tensor]) -> Path:
-        """Writes the batch of a failed step and the tensors `more`; returns the file."""
-        path = self.job.out / NONFINITE_BATCH
-        arrays: dict[str, Any] = {
-            k: value.cpu().numpy() for k, value in {**vars(batch), **more}.items() if isinstance(value, Tensor)
-        }
-        np.savez_compressed(path, step=step, **arrays)
-        return path
-
     def _bad_batch(self, batch: Any, step: int, losses: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> str:
-        path = self.save_batch(batch, step, more)
+        """Writes the batch of a failed step and the tensors `more`; returns the sentence that names the file."""
+        path = self.job.out / NONFINITE_BATCH
+        tensors = {name: value for name, value in {**vars(batch), **more}.items() if isinstance(value, Tensor)}
+        arrays: dict[str, Any] = {name: value.cpu().numpy() for name, value in tensors.items()}
+        np.savez_compressed(path, step=step, **arrays)
         values = ", ".join(f"{name} {value.item():.4g}" for name, value in losses.items())
         return (
             f"step {step} gave a loss or gradient that is not finite ({values}); its batch is in {path}: "
@@ -261,18 +207,19 @@ class Trainer:
         )
 
     def _report_row(self, progress: Progress, names: Sequence[str], values: Sequence[Tensor], rate: float) -> None:
-        """A row of the log: means over the steps since the last row, and the learning rate."""
-        means = self.mean_of_processes(torch.stack(list(values)).nanmean(0)).tolist()
-        self.reporter.row(progress, {**dict(zip(names, means, strict=True)), "rate": rate})
+        """A row of the log: means over the steps since the last row and over the processes, and the learning rate."""
+        means: Any = torch.stack(list(values)).nanmean(0)
+        if self.fabric.world_size > 1:
+            means = self.fabric.all_reduce(means)
+        self.reporter.row(progress, {**dict(zip(names, means.tolist(), strict=True)), "rate": rate})
 
     def _validation_is_due(self, progress: Progress, at: float) -> bool:
         """Validations are spread evenly over the schedule, each at a whole row of the log; the last is at its end."""
         validations = self.job.config.checkpointing.validations
-        return self.job.has_validation and at < 1.0 and at * validations >= progress.validations + 1
+        return self.job.validation_set is not None and at < 1.0 and at * validations >= progress.validations + 1
 
     def _validate(self, progress: Progress) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        self._gather()
         if self.fabric.is_global_zero:
             self.average.eval()
             metrics = self.job.validate(self.average, self.fabric.device)
@@ -280,15 +227,9 @@ class Trainer:
         self.fabric.barrier()
         return metrics
 
-    def _gather(self) -> None:
-        """Gathers the averaged weights, if they are sharded."""
-        for each in zip(self.average.parameters(), self.average_shards, self.net.parameters(), strict=True):
-            fsdp.gather(*each)
-
     def _save(self, progress: Progress) -> None:
-        self._gather()
-        tensors = train_state.tensors_of(self.losses, self.average, self.optimizer)
         if self.fabric.is_global_zero:
+            tensors = train_state.tensors_of(self.losses, self.average, self.optimizer)
             train_state.save(self.job.out, progress, about_run(self.job), tensors)
         self.fabric.barrier()
 
@@ -304,10 +245,6 @@ class Trainer:
         if metrics:
             about["validation"] = {name: round(value, 3) for name, value in metrics.items()}
         self.job.save_weights(self.average, self.job.out / train_state.WEIGHTS, about)
-
-    def mean_of_processes(self, values: Tensor) -> Tensor:
-        """The mean of the values that every process has."""
-        return self.fabric.all_reduce(values) if self.fabric.world_size > 1 else values  # type: ignore[return-value]
 
     def _agreed(self, value: Any) -> Any:
         """The first process decides for all."""

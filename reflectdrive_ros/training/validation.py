@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -30,39 +31,55 @@ from ..scoring.frenet import FrenetFrame, points_in_ego_frame
 from ..scoring.scorer import SUB_SCORES, score
 from .rewards import PlanScorer
 
+Inputs = TypeVar("Inputs")
 BATCH_SCENES = 16  # scenes
 PDMS = ("pdms", "pdms_drafted", "pdms_best")
 NEED_MAP, NEED_OBJECTS = (*PDMS, "dac"), (*PDMS, "nc", "ttc")
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationSet:
+class ValidationSet(Generic[Inputs]):
     """The scenes used in validation, without their images, and the network's inputs of them."""
 
     scenes: tuple[DrivingScene, ...]
-    inputs: tuple[ModelInputs, ...]
+    inputs: tuple[Inputs, ...]
 
 
-def load_validation_set(
-    folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None], spec: VectorSpec | None = None
-) -> ValidationSet:
-    """`limit` scenes of a set, spread over its families; `spec`: of the vectors of a network that reads the scene.
-    Raises SetError if there is none."""
+def read_validation_set(
+    folder: Path,
+    images: bool,
+    limit: int,
+    on_damage: Callable[[str], None],
+    inputs_of: Callable[[DrivingScene], Inputs],
+) -> ValidationSet[Inputs]:
+    """`limit` scenes of a set, spread over its families, with or without `images`; those of which `inputs_of` raises
+    ValueError are left out. Raises SetError if there is none."""
     scenes, inputs = [], []
-    input_spec = replace(shape.spec, vectors=spec)
-    for scene in shards.read(folder, images=shape.cameras > 0, limit=limit, on_damage=on_damage):
+    for scene in shards.read(folder, images=images, limit=limit, on_damage=on_damage):
         try:
-            read = features.model_inputs(scene.observation(vectors=spec is not None), input_spec)
-            if spec is not None and read.scene is not None:
-                reference_line(read.scene.route_lanes, spec)  # raises for a scene off its route
+            inputs.append(inputs_of(scene))
         except ValueError as fault:
             on_damage(f"{folder}: scene {scene.name} is left out: {fault}")
             continue
-        inputs.append(read)
         scenes.append(replace(scene, cameras=()))
     if not scenes:
         raise SetError(f"{folder} holds no scene that can be read: make the set again")
     return ValidationSet(tuple(scenes), tuple(inputs))
+
+
+def load_validation_set(
+    folder: Path, shape: Shape, limit: int, on_damage: Callable[[str], None], spec: VectorSpec | None = None
+) -> ValidationSet[ModelInputs]:
+    """As `read_validation_set`, of a token network; `spec`: of the vectors of one that reads the scene."""
+    input_spec = replace(shape.spec, vectors=spec)
+
+    def inputs_of(scene: DrivingScene) -> ModelInputs:
+        read = features.model_inputs(scene.observation(vectors=spec is not None), input_spec)
+        if spec is not None and read.scene is not None:
+            reference_line(read.scene.route_lanes, spec)  # raises for a scene off its route
+        return read
+
+    return read_validation_set(folder, shape.cameras > 0, limit, on_damage, inputs_of)
 
 
 def plan_of_expert(scene: DrivingScene, layout: TokenLayout) -> Array:
@@ -86,7 +103,9 @@ def _critiques(scenes: Sequence[DrivingScene], scorer: PlanScorer, plans: torch.
 
 
 @torch.no_grad()
-def validate(net: TokenNet, dataset: ValidationSet, decoding: Decoding, device: torch.device) -> dict[str, float]:
+def validate(
+    net: TokenNet, dataset: ValidationSet[ModelInputs], decoding: Decoding, device: torch.device
+) -> dict[str, float]:
     """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
 
     DAC is over scenes with a map, NC and TTC over scenes with known objects, PDMS over those with both; each is absent

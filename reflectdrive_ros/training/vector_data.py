@@ -44,7 +44,7 @@ MIRRORED = {
     "ego_future": (1, 2),
     "agent_futures": (1, 2),
 }
-LEFT_EDGE, RIGHT_EDGE = slice(4, 6), slice(6, 8)  # of lanes
+SWAPPED_EDGES = [0, 1, 2, 3, 6, 7, 4, 5, 8, 9, 10, 11]  # columns of lanes, left and right edge in each other's place
 
 
 def sample_shapes(spec: VectorSpec) -> dict[str, tuple[int, ...]]:
@@ -225,10 +225,7 @@ def mirror(arrays: Mapping[str, Array], which: Array) -> dict[str, Array]:
             signs[list(MIRRORED[name])] = -1.0
             changed[which] *= signs
             if name in ("lanes", "route_lanes"):
-                left = changed[which][..., LEFT_EDGE]
-                swapped = changed[which]
-                swapped[..., LEFT_EDGE], swapped[..., RIGHT_EDGE] = swapped[..., RIGHT_EDGE].copy(), left
-                changed[which] = swapped
+                changed[which] = changed[which][..., SWAPPED_EDGES]
         mirrored[name] = changed
     return mirrored
 
