@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ..core.config import Config
 from ..infra import arguments
-from ..infra.command import command, make_list
+from ..infra.command import command, list_counts, make_list
 from ..infra.errors import UserError
 from ..infra.installing import pip_extra
 from ..infra.provenance import write_numbers
@@ -80,7 +80,7 @@ def table(numbers: dict[str, Any]) -> Table:
         planning_time = f"p50 {latency_ms['p50']:.1f} ms, p99 {latency_ms['p99']:.1f} ms"
     rows = {
         "sessions": str(numbers["sessions"]),
-        "plans": ", ".join(f"{count} {name}" for name, count in numbers["plans"].items()) or "none",
+        "plans": list_counts(numbers["plans"]),
         "late": str(numbers["late"]),
         "planning time": planning_time,
     }

@@ -15,6 +15,7 @@ import json
 import math
 import re
 import reprlib
+import sys
 import zipfile
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
@@ -197,7 +198,8 @@ def whole(low: int, high: int) -> Kind:
 def number(low: float = -math.inf, high: float = math.inf) -> Kind:
     def kind(value: Any, name: str) -> None:
         right = isinstance(value, (int, float)) and not isinstance(value, bool)
-        _expect(right and low <= value <= high and math.isfinite(_float(value)), value, name, expected)
+        right = right and low <= value <= high and abs(value) <= sys.float_info.max  # a whole number may be larger
+        _expect(right, value, name, expected)
 
     bounds = [f" of at least {low:g}"] * (low > -math.inf) + [f" of at most {high:g}"] * (high < math.inf)
     expected = "a finite number" + " and".join(bounds)
@@ -292,14 +294,6 @@ def maybe(of: Kind | Fields) -> Kind:
 
     kind.optional = True  # type: ignore[attr-defined]
     return kind
-
-
-def _float(value: int | float) -> float:
-    """A whole number beyond all floats counts as infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def _expect(right: bool, value: Any, name: str, expected: str) -> None:
