@@ -22,12 +22,13 @@ import hand_scenes
 import numpy as np
 import pytest
 from cluster_tasks import waits_and_is_quick
+from commands import refusal
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import sets
 from reflectdrive_ros.infra import arguments, cluster
 from reflectdrive_ros.infra.cluster import Cluster, ClusterError
-from reflectdrive_ros.infra.parallel import ATTEMPTS, RestartablePool, map_restartable
+from reflectdrive_ros.infra.parallel import ATTEMPTS, map_restartable
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**cluster.DEFAULTS, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
@@ -125,12 +126,14 @@ def test_tasks_that_nobody_waits_for_any_more_end(both, tmp_path):
     outcomes = map_restartable(["quick", "slow"], reported, both)
     with closing(outcomes):
         assert next(outcomes).task == "quick"
-        until_s = time.monotonic() + 60.0
-        while not file.exists() and time.monotonic() < until_s:
-            time.sleep(0.05)
+        wait_for(lambda: file.exists() and file.read_text(), 60.0)
     pid = int(file.read_text())
-    until_s = time.monotonic() + 30.0
-    while alive(pid):
+    wait_for(lambda: not alive(pid), 30.0)
+
+
+def wait_for(condition, seconds):
+    until_s = time.monotonic() + seconds
+    while not condition():
         assert time.monotonic() < until_s
         time.sleep(0.05)
 
@@ -297,11 +300,6 @@ def test_goal_scores_rewards_and_rollouts(both, tmp_path):
 # --- what cannot be used ---------------------------------------------------------------------------------------------
 
 
-def refusal(capsys, *words):
-    assert main([*map(str, words)]) == 2
-    return " ".join(capsys.readouterr().err.split())
-
-
 @pytest.mark.parametrize("address", ["", "here", "host:", "host:0", "host:70000", "ray://host:10001", "a:b"])
 def test_an_address_is_a_host_with_its_port(address):
     with pytest.raises(argparse.ArgumentTypeError, match="is neither HOST:PORT nor local"):
@@ -363,14 +361,6 @@ def test_work_that_a_node_cannot_import_is_one_sentence(both, tmp_path, monkeypa
         list(map_restartable([0], only_here.work, both))
 
 
-@pytest.mark.long
-def test_a_pool_of_a_cluster_is_used_again_and_again(both):
-    pool = RestartablePool(surroundings, both)
-    with closing(pool):
-        first, again = ([outcome.result for outcome in pool.map([4])] for _ in range(2))
-    assert first == again
-
-
 LOCAL = """
 import sys
 from cluster_tasks import waits_and_is_quick
@@ -387,19 +377,12 @@ def test_what_a_killed_command_started_on_this_machine_ends_with_it(tmp_path):
     file = tmp_path / "pid"
     child = subprocess.Popen([sys.executable, "-c", LOCAL, str(file)], env={**os.environ, **ENVIRONMENT})
     try:
-        until_s = time.monotonic() + 120.0
-        while not file.exists() or not file.read_text():
-            assert child.poll() is None
-            assert time.monotonic() < until_s
-            time.sleep(0.1)
+        wait_for(lambda: child.poll() is not None or (file.exists() and file.read_text()), 120.0)
         family = [int(file.read_text()), *descendants_of(child.pid)]
     finally:
         child.kill()
         child.wait()
-    until_s = time.monotonic() + 180.0  # Ray's agents ask for their node now and then
-    while left := [pid for pid in family if alive(pid)]:
-        assert time.monotonic() < until_s, left
-        time.sleep(0.2)
+    wait_for(lambda: not any(map(alive, family)), 180.0)  # Ray's agents ask for their node now and then
 
 
 def descendants_of(pid):

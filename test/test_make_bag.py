@@ -1,14 +1,15 @@
 """`reflectdrive make-bag`: a recording becomes a bag, and nothing is overwritten or lost."""
 
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import commands
 import pytest
 
 from reflectdrive_ros.cli import make_bag
@@ -18,10 +19,7 @@ DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[1]
 
 
-def run(*words):
-    parser = argparse.ArgumentParser()
-    make_bag.add_arguments(parser)
-    return make_bag.run(parser.parse_args([str(word) for word in words]))
+run = partial(commands.run, make_bag)
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])
@@ -80,10 +78,8 @@ def test_an_unknown_name_says_where_recordings_are(tmp_path, monkeypatch, capsys
 )
 def test_a_wrong_source_is_one_sentence_and_leaves_no_bag(tmp_path, capsys, source, sentence):
     assert run(tmp_path / source, tmp_path / "out") == 2
-    errors = capsys.readouterr().err
-    assert sentence in errors
-    assert "Traceback" not in errors
-    assert len(errors.strip().splitlines()) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert sentence in line
     assert not (tmp_path / "out").exists()
 
 

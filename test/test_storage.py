@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hand_scenes
 import pytest
+from commands import refusal
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import sets, shards
@@ -155,15 +156,6 @@ def test_bags_of_shared_storage_give_the_sets_and_plans_of_a_disk(tmp_path, caps
 
 
 # --- what cannot be used ---------------------------------------------------------------------------------------------
-
-
-def refusal(capsys, *words):
-    try:
-        code = main([*map(str, words)])
-    except SystemExit as stop:  # of argparse
-        code = stop.code
-    assert code == 2
-    return " ".join(capsys.readouterr().err.split())
 
 
 def test_an_unknown_scheme_and_a_missing_client_are_named(capsys, monkeypatch):
