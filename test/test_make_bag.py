@@ -83,11 +83,6 @@ def test_a_wrong_source_is_one_sentence_and_leaves_no_bag(tmp_path, capsys, sour
     assert not (tmp_path / "out").exists()
 
 
-def test_a_report_file_that_cannot_be_written_is_said(tmp_path, capsys):
-    assert run(DATA / "comma2k19_example", tmp_path / "bag", "--json", tmp_path / "no" / "such" / "folder.json") == 2
-    assert "cannot be written: No such file or directory" in capsys.readouterr().err
-
-
 SLOW_DISK = """
 import sys, time
 from reflectdrive_ros.__main__ import main
