@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from cluster_tasks import waits_and_is_quick
 from commands import refusal
+from stored_scenes import scenes_folder  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import sets
@@ -201,15 +202,6 @@ def without(value, names):
     if isinstance(value, dict):
         return {key: without(each, names) for key, each in value.items() if key not in names}
     return [without(each, names) for each in value] if isinstance(value, list) else value
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("sets") / "set"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sets, "SHARD", 8)
-        sets.make(path, spec(20), hand_scenes.make, workers=1, on_progress=lambda scenes: None)
-    return path
 
 
 @pytest.mark.long
