@@ -39,29 +39,32 @@ def parser_of(monkeypatch, program, words):
     return caught.value.args[0]
 
 
-def options_of(parser):
-    """Every option of a parser and of the parsers of its subcommands."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from options_of(below)
-        else:
-            yield parser, action
-
-
-def parsers(monkeypatch):
+def all_commands(monkeypatch):
+    """Name and parser of every command, bench and module with a parser of its own."""
     for words in [*([name] for name in COMMANDS), *(["bench", name] for name in BENCHES)]:
-        yield " ".join(words), parser_of(monkeypatch, main, words)
-    for module in MODULES:
-        parser = argparse.ArgumentParser()
-        importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
-        yield module, parser
-    for module in PROGRAMS:
-        yield module, parser_of(monkeypatch, importlib.import_module(f"reflectdrive_ros.{module}").main, [])
+        parser = parser_of(monkeypatch, main, words)
+        for word in words:
+            parser = subcommands(parser)[word]
+        kinds = [(f"{words[-1]} {kind}", one) for kind, one in subcommands(parser).items()]
+        yield from kinds or [(" ".join(words), parser)]
+    for name in MODULES:
+        module = importlib.import_module(f"reflectdrive_ros.{name}")
+        parser = argparse.ArgumentParser(description=module.__doc__)
+        module.add_arguments(parser)
+        yield name, parser
+
+
+def subcommands(parser):
+    """Name -> parser."""
+    return next((each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction)), {})
 
 
 def all_options(monkeypatch):
-    return [(name, *pair) for name, parser in parsers(monkeypatch) for pair in options_of(parser)]
+    """Command, its parser and each of its options."""
+    mains = {name: importlib.import_module(f"reflectdrive_ros.{name}").main for name in PROGRAMS}
+    programs = [(name, parser_of(monkeypatch, main, [])) for name, main in mains.items()]
+    commands = (*all_commands(monkeypatch), *programs)
+    return [(name, parser, action) for name, parser in commands for action in parser._actions]
 
 
 def beyond(kind):
@@ -108,31 +111,6 @@ WITHOUT_SETTINGS = (  # their help says why
     *("bench scoring", "bench results", "training.edit_gain_probe", "score"),
 )
 WITHOUT_JSON = ("bench results", "training.edit_gain_probe")  # likewise
-
-
-def all_commands(monkeypatch):
-    """Name and parser of every command, bench and module with a parser of its own."""
-    for words in [*([name] for name in COMMANDS), *(["bench", name] for name in BENCHES)]:
-        parser = parser_of(monkeypatch, main, words)
-        for word in words:
-            (choices,) = (each.choices for each in parser._actions if isinstance(each, argparse._SubParsersAction))
-            parser = choices[word]
-        yield from commands_of(" ".join(words), parser)
-    for name in MODULES:
-        module = importlib.import_module(f"reflectdrive_ros.{name}")
-        parser = argparse.ArgumentParser(description=module.__doc__)
-        module.add_arguments(parser)
-        yield name, parser
-
-
-def commands_of(name, parser):
-    """The commands of a parser: itself, or its subcommands."""
-    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in below:
-        for word, one in action.choices.items():
-            yield f"{name} {word}", one
-    if not below:
-        yield name, parser
 
 
 def test_every_command_takes_settings_and_writes_json_or_says_why_not(monkeypatch):

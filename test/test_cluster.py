@@ -4,7 +4,6 @@ Two nodes of Ray on this machine, which are ended with the module. `make test-cl
 """
 
 import argparse
-import dataclasses
 import functools
 import http.server
 import json
@@ -22,12 +21,14 @@ import hand_scenes
 import numpy as np
 import pytest
 from cluster_tasks import waits_and_is_quick
+from commands import refusal
+from stored_scenes import scenes_folder  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.data import sets
 from reflectdrive_ros.infra import arguments, cluster
 from reflectdrive_ros.infra.cluster import Cluster, ClusterError
-from reflectdrive_ros.infra.parallel import ATTEMPTS, RestartablePool, map_restartable
+from reflectdrive_ros.infra.parallel import ATTEMPTS, map_restartable
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**cluster.DEFAULTS, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
@@ -125,12 +126,14 @@ def test_tasks_that_nobody_waits_for_any_more_end(both, tmp_path):
     outcomes = map_restartable(["quick", "slow"], reported, both)
     with closing(outcomes):
         assert next(outcomes).task == "quick"
-        until_s = time.monotonic() + 60.0
-        while not file.exists() and time.monotonic() < until_s:
-            time.sleep(0.05)
+        wait_for(lambda: file.exists() and file.read_text(), 60.0)
     pid = int(file.read_text())
-    until_s = time.monotonic() + 30.0
-    while alive(pid):
+    wait_for(lambda: not alive(pid), 30.0)
+
+
+def wait_for(condition, seconds):
+    until_s = time.monotonic() + seconds
+    while not condition():
         assert time.monotonic() < until_s
         time.sleep(0.05)
 
@@ -201,15 +204,6 @@ def without(value, names):
     return [without(each, names) for each in value] if isinstance(value, list) else value
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("sets") / "set"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sets, "SHARD", 8)
-        sets.make(path, spec(20), hand_scenes.make, workers=1, on_progress=lambda scenes: None)
-    return path
-
-
 @pytest.mark.long
 def test_eval_in_open_loop(both, folder, tmp_path):
     words = ("eval", "--scenes", folder, "--planner", "constant_velocity", "route_follower")
@@ -263,43 +257,24 @@ def read(folder):
 
 
 @pytest.mark.long
-def test_goal_scores_rewards_and_rollouts(both, tmp_path):
+def test_rewards_and_rollouts(both, tmp_path):
     pytest.importorskip("torch")
     import torch
     from tiny_rl import rl_command, with_words
-    from tiny_training import make_set, prepare, weights
+    from tiny_training import make_set, weights
 
-    from reflectdrive_ros.model import checkpoint
-    from reflectdrive_ros.training import goal_scores, train_state
+    from reflectdrive_ros.training import train_state
 
-    net = with_words()
     (tmp_path / "init").mkdir()
-    train_state.save_weights(net, tmp_path / "init" / train_state.WEIGHTS, {})
+    train_state.save_weights(with_words(), tmp_path / "init" / train_state.WEIGHTS, {})
     pair = make_set(tmp_path / "train"), make_set(tmp_path / "val", "val", 6)
     for name, more in (("ours", ("--workers", "1")), ("theirs", ("--cluster", both.address))):
         assert rl_command(pair, tmp_path / name, tmp_path / "init", "--steps", "3", *more) == 0
     ours, theirs = weights(tmp_path / "ours"), weights(tmp_path / "theirs")
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
-    drafter = tmp_path / "drafter.safetensors"
-    drafting = goal_scores.DraftingWeights(drafter, checkpoint.save(net, drafter, {}), fast=False)
-    from tiny_training import SHAPE
-
-    tables = []
-    for name, workers in (("alone", 1), ("cluster", both)):
-        path = make_set(tmp_path / name)
-        prepare(path)
-        tables.append(goal_scores.score_set(path, SHAPE, drafting, workers, lambda done, total: None))
-    for field in dataclasses.fields(tables[0]):
-        np.testing.assert_array_equal(getattr(tables[1], field.name), getattr(tables[0], field.name))
-
 
 # --- what cannot be used ---------------------------------------------------------------------------------------------
-
-
-def refusal(capsys, *words):
-    assert main([*map(str, words)]) == 2
-    return " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("address", ["", "here", "host:", "host:0", "host:70000", "ray://host:10001", "a:b"])
@@ -363,14 +338,6 @@ def test_work_that_a_node_cannot_import_is_one_sentence(both, tmp_path, monkeypa
         list(map_restartable([0], only_here.work, both))
 
 
-@pytest.mark.long
-def test_a_pool_of_a_cluster_is_used_again_and_again(both):
-    pool = RestartablePool(surroundings, both)
-    with closing(pool):
-        first, again = ([outcome.result for outcome in pool.map([4])] for _ in range(2))
-    assert first == again
-
-
 LOCAL = """
 import sys
 from cluster_tasks import waits_and_is_quick
@@ -387,19 +354,12 @@ def test_what_a_killed_command_started_on_this_machine_ends_with_it(tmp_path):
     file = tmp_path / "pid"
     child = subprocess.Popen([sys.executable, "-c", LOCAL, str(file)], env={**os.environ, **ENVIRONMENT})
     try:
-        until_s = time.monotonic() + 120.0
-        while not file.exists() or not file.read_text():
-            assert child.poll() is None
-            assert time.monotonic() < until_s
-            time.sleep(0.1)
+        wait_for(lambda: child.poll() is not None or (file.exists() and file.read_text()), 120.0)
         family = [int(file.read_text()), *descendants_of(child.pid)]
     finally:
         child.kill()
         child.wait()
-    until_s = time.monotonic() + 180.0  # Ray's agents ask for their node now and then
-    while left := [pid for pid in family if alive(pid)]:
-        assert time.monotonic() < until_s, left
-        time.sleep(0.2)
+    wait_for(lambda: not any(map(alive, family)), 180.0)  # Ray's agents ask for their node now and then
 
 
 def descendants_of(pid):

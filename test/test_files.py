@@ -41,12 +41,6 @@ def test_a_file_of_exactly_the_limit_is_read_and_one_byte_more_is_refused(tmp_pa
     assert refusal(file, 999) == f"{file}: it is larger than the limit of 999 bytes"
 
 
-def test_memory_is_taken_for_the_file_and_not_for_the_limit(tmp_path):
-    (tmp_path / "some").write_bytes(b"content")
-    assert read_limited(tmp_path / "some", 1 << 60) == b"content"
-    assert sha256_of(tmp_path / "some", 1 << 60) == hashlib.sha256(b"content").hexdigest()
-
-
 def test_a_hash_is_of_a_regular_file_up_to_its_limit(tmp_path):
     (tmp_path / "some").write_bytes(b"x" * (3 << 20))
     assert sha256_of(tmp_path / "some", 3 << 20) == hashlib.sha256(b"x" * (3 << 20)).hexdigest()
@@ -56,10 +50,11 @@ def test_a_hash_is_of_a_regular_file_up_to_its_limit(tmp_path):
         sha256_of(Path("/dev/zero"))
 
 
-def test_a_link_to_a_regular_file_is_read(tmp_path):
+def test_a_link_to_a_regular_file_is_read_and_memory_is_taken_for_the_file_and_not_for_the_limit(tmp_path):
     (tmp_path / "some").write_bytes(b"content")
     (tmp_path / "link").symlink_to(tmp_path / "some")
-    assert read_limited(tmp_path / "link", 7) == b"content"
+    assert read_limited(tmp_path / "link", 1 << 60) == b"content"
+    assert sha256_of(tmp_path / "link", 1 << 60) == hashlib.sha256(b"content").hexdigest()
 
 
 @pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "/dev/urandom", "/dev/tty"])
@@ -175,6 +170,16 @@ def writing(path, kind):
         process.stdout.close()
 
 
+def write(path, kind):
+    file = path if kind == "file" else path / "plans.csv"
+    if kind == "file":
+        write_atomic(path, b"whole")
+    else:
+        with atomic_folder(path) as part:
+            (part / file.name).write_text("whole")
+    assert file.read_text() == "whole"
+
+
 def hidden(folder):
     return sorted(path.name for path in folder.iterdir() if path.name.startswith(".") and path.name != ".lock")
 
@@ -188,13 +193,7 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next_and_what_a_liv
         (tmp_path / ".thesis.part").write_text("of another program")
         with lock_folder(tmp_path):
             assert hidden(tmp_path) == [".alive.0.reflectdrive.part", ".thesis.part"]
-        if kind == "file":
-            write_atomic(tmp_path / "alive", b"whole")
-            assert (tmp_path / "alive").read_bytes() == b"whole"
-        else:
-            with atomic_folder(tmp_path / "alive") as part:
-                (part / "plans.csv").write_text("whole")
-            assert (tmp_path / "alive" / "plans.csv").read_text() == "whole"
+        write(tmp_path / "alive", kind)
         assert hidden(tmp_path) == [".alive.0.reflectdrive.part", ".thesis.part"]
 
 
@@ -203,11 +202,7 @@ def test_writing_the_same_again_needs_no_lock_to_remove_what_a_killed_process_le
     for _ in range(2):
         with writing(tmp_path / "out", kind):
             assert hidden(tmp_path) == [".out.0.reflectdrive.part"]
-        if kind == "file":
-            write_atomic(tmp_path / "out", b"whole")
-        else:
-            with atomic_folder(tmp_path / "out"):
-                pass
+        write(tmp_path / "out", kind)
         assert hidden(tmp_path) == []
 
 

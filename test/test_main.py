@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import without_ros
@@ -20,9 +21,18 @@ from reflectdrive_ros.infra.command import Output, make_list, make_table
 from reflectdrive_ros.infra.installing import import_advice
 from reflectdrive_ros.replay.plan_measures import MEASURES, PlanMeasures, write_measures
 
-WITHOUT = (
-    "import sys; sys.modules[{library!r}] = None; from reflectdrive_ros.__main__ import main; sys.exit(main({words}))"
-)
+
+def run_python(*words, timeout=120, **environment):
+    """A process of Python, with these variables of the environment."""
+    options = {"env": {**os.environ, **environment}, "timeout": timeout, "check": False}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
+
+
+def run_main(words, before=""):
+    """A command in a process of its own, which does something before it imports the package."""
+    return run_python(
+        "-c", f"import sys\n{before}\nfrom reflectdrive_ros.__main__ import main\nsys.exit(main({words}))"
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,36 +44,32 @@ WITHOUT = (
     ],
 )
 def test_a_missing_library_is_one_sentence_that_names_the_extra(library, words, extra):
-    program = WITHOUT.format(library=library, words=words)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    done = run_main(words, f"sys.modules[{library!r}] = None")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert f"pip install '.[{extra}]' in a clone of reflectdrive" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("kernels", "message"),
-    [
-        ("None", "score needs reflectdrive_kernels, which is not compiled: pip install . or `make setup` in a clone"),
-        ("Old()", "score cannot run: this processor lacks instructions"),
-    ],
-)
-def test_kernels_that_cannot_be_loaded_are_one_sentence(kernels, message):
-    """The second as src/module.cpp raises it on a processor without AVX2."""
-    program = f"""
-import sys
+OLD_PROCESSOR = """
 class Old:
     def find_spec(self, name, path=None, target=None):
         if name == "reflectdrive_kernels":
             raise ImportError("this processor lacks instructions", name=name)
-if {kernels} is None:
-    sys.modules["reflectdrive_kernels"] = None
-else:
-    sys.meta_path.insert(0, Old())
-from reflectdrive_ros.__main__ import main
-sys.exit(main(["score", "a", "b"]))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+sys.meta_path.insert(0, Old())
+"""  # as src/module.cpp raises it on a processor without AVX2
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        (
+            'sys.modules["reflectdrive_kernels"] = None',
+            "score needs reflectdrive_kernels, which is not compiled: pip install . or `make setup` in a clone",
+        ),
+        (OLD_PROCESSOR, "score cannot run: this processor lacks instructions"),
+    ],
+)
+def test_kernels_that_cannot_be_loaded_are_one_sentence(before, message):
+    done = run_main(["score", "a", "b"], before)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith(message)
 
@@ -90,54 +96,35 @@ def test_advice_names_the_library_and_what_to_do(fault, advice):
     assert bool(import_advice(fault)) == bool(advice)
 
 
-EVERY_COMMAND = [[name] for name in COMMANDS] + [["bench", name] for name in BENCHES]
+EVERY_COMMAND = [*COMMANDS, *(f"bench {name}" for name in BENCHES)]
 NEED_ROS = {"demo", "make-bag", "bench node", "bench soak"}
-HELP = """
-import contextlib, io, json, sys
-from reflectdrive_ros.__main__ import main
-told = {}
-for words in json.loads(sys.argv[1]):
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        try:
-            code = main([*words, "--help"])
-        except SystemExit as ended:
-            code = ended.code
-        except Exception as fault:
-            code = repr(fault)
-    told[" ".join(words)] = (code, out.getvalue())
-print(json.dumps(told))
-"""
+HELP = [[*name.split(), "--help"] for name in EVERY_COMMAND]
 
 
 @pytest.fixture(scope="module")
 def helps():
-    """Exit code and help of every command, of one process: most of the time goes into what they import."""
-    words = [sys.executable, "-c", HELP, json.dumps(EVERY_COMMAND)]
-    return json.loads(subprocess.run(words, capture_output=True, text=True, timeout=240, check=True).stdout)
+    """Of one process: most of the time goes into what the commands import."""
+    return dict(zip(EVERY_COMMAND, commands.run_apart(*HELP), strict=True))
 
 
-@pytest.mark.parametrize("words", EVERY_COMMAND, ids=" ".join)
-def test_every_command_has_help(helps, words):
-    code, output = helps[" ".join(words)]
-    assert code == 0
-    assert f"usage: reflectdrive {' '.join(words)}" in output
+@pytest.mark.parametrize("name", EVERY_COMMAND)
+def test_every_command_has_help(helps, name):
+    assert helps[name].code == 0
+    assert f"usage: reflectdrive {name}" in helps[name].out
 
 
 def test_without_ros_only_the_commands_that_need_it_refuse_and_say_what_to_do():
-    words = [sys.executable, "-c", without_ros.HIDDEN + HELP, json.dumps(EVERY_COMMAND)]
-    answers = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=240, check=True).stdout)
-    assert {name for name, (code, _) in answers.items() if code != 0} == NEED_ROS
+    answers = dict(zip(EVERY_COMMAND, without_ros.run(*HELP), strict=True))
+    assert {name for name, answer in answers.items() if answer.code != 0} == NEED_ROS
     for name in NEED_ROS:
-        code, output = answers[name]
-        assert (code, output.count("\n")) == (2, 1), output
-        assert re.match(rf"{name.split()[-1]} needs ROS 2, but there is no \w+: source the setup\.bash of ", output)
+        assert answers[name].code == 2
+        needs = rf"{name.split()[-1]} needs ROS 2, but there is no \w+: source the setup\.bash of .*\n"
+        assert re.fullmatch(needs, answers[name].errors)
 
 
 @pytest.mark.parametrize("name", ["planner", "world"])
 def test_without_ros_the_programs_of_ros2_run_are_one_sentence(name):
-    program = f"{without_ros.HIDDEN}\nfrom reflectdrive_ros.__main__ import {name}\nsys.exit({name}())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python("-c", f"{without_ros.HIDDEN}\nfrom reflectdrive_ros.__main__ import {name}\nsys.exit({name}())")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert done.stderr.startswith(f"{name} needs ROS 2, but there is no rclpy: source the setup.bash of ")
 
@@ -252,17 +239,15 @@ def test_an_empty_argument_is_not_the_working_directory(tmp_path, monkeypatch, c
 @pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("module", ["numpy", "rich.console"])
 def test_ctrl_c_while_libraries_are_imported_is_one_sentence(tmp_path, module):
-    program = f"""
-import os, signal, sys
+    press = f"""
+import os, signal
 class Press:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Press())
-from reflectdrive_ros.__main__ import main
-sys.exit(main(["replay", {str(tmp_path)!r}]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = run_main(["replay", str(tmp_path)], press)
     assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 
@@ -270,20 +255,13 @@ sys.exit(main(["replay", {str(tmp_path)!r}]))
 def test_ctrl_c_before_the_handlers_ends_a_program_without_a_traceback():
     """`python -m`: the package is imported before the module, whose imports take seconds."""
     program = "import os, signal, sys; sys.argv = ['-m']; import reflectdrive_ros; os.kill(os.getpid(), signal.SIGINT)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python("-c", program)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize("words", [["reflectdrive_ros", "replay", "x"], ["reflectdrive_ros.ros.node"]], ids=" ".join)
 def test_a_middleware_that_is_not_installed_is_one_sentence(words):
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        env={**os.environ, "RMW_IMPLEMENTATION": "rmw_of_nobody"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_python("-m", *words, RMW_IMPLEMENTATION="rmw_of_nobody")
     assert done.returncode == 2
     assert re.fullmatch(r"reflectdrive: RMW_IMPLEMENTATION is rmw_of_nobody, but ROS has rmw_\w+.*\n", done.stderr)
 
@@ -334,19 +312,10 @@ def test_names_in_tables_are_neither_markup_nor_commands_to_the_terminal(capsys)
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
-def test_warnings_that_are_errors_are_not_taken_for_damaged_messages(replayed_bag, tmp_path):
+def test_warnings_that_are_errors_are_not_taken_for_damaged_messages(pandaset, tmp_path):
     """`PYTHONWARNINGS=error`: a library warns while the first message is read, and no message is damaged."""
-    words = [str(replayed_bag), "--planner", "route_follower", "--node", "--out", str(tmp_path)]
-    command = [sys.executable, "-m", "reflectdrive_ros", "replay", *words]
-    environment = {**os.environ, "PYTHONWARNINGS": "error"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    words = ["replay", str(pandaset), "--planner", "route_follower", "--node", "--out", str(tmp_path)]
+    done = run_python("-m", "reflectdrive_ros", *words, timeout=300, PYTHONWARNINGS="error")
     assert done.returncode == 2
     assert "not a message" not in done.stdout + done.stderr
     assert re.fullmatch(r"reflectdrive: a warning ended it \(.*Warning: .*\): unset PYTHONWARNINGS.*\n", done.stderr)
-
-
-@pytest.fixture(scope="module")
-def replayed_bag(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bag") / "pandaset"
-    assert main(["make-bag", "pandaset_002", str(folder)]) == 0
-    return folder

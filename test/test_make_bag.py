@@ -1,14 +1,15 @@
 """`reflectdrive make-bag`: a recording becomes a bag, and nothing is overwritten or lost."""
 
-import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import commands
 import pytest
 
 from reflectdrive_ros.cli import make_bag
@@ -18,10 +19,7 @@ DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[1]
 
 
-def run(*words):
-    parser = argparse.ArgumentParser()
-    make_bag.add_arguments(parser)
-    return make_bag.run(parser.parse_args([str(word) for word in words]))
+run = partial(commands.run, make_bag)
 
 
 @pytest.mark.parametrize("storage", ["mcap", "sqlite3"])

@@ -14,7 +14,6 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-import yaml
 from own_bags import short_bag
 from packaging.requirements import Requirement
 
@@ -38,7 +37,7 @@ SETUP.read(ROOT / "setup.cfg")
 PYTHON = {
     "numpy": ("python3-numpy", "numpy"),
     "scipy": ("python3-scipy", "scipy"),
-    "shapely": ("python3-shapely", "shapely>=2"),
+    "shapely": ("python3-shapely", "shapely>=2"),  # takes arrays of geometries; Ubuntu 22.04 has 1.8
     "cv2": ("python3-opencv", "opencv-python-headless"),
     "yaml": ("python3-yaml", "PyYAML"),
     "rich": ("python3-rich", "rich"),
@@ -95,13 +94,6 @@ def test_each_python_gets_one_onnxruntime_that_has_wheels_for_it(python):
     assert sorted(one.name for one in requirements) == sorted({one.name for one in every})
     (version,) = (str(one.specifier) for one in requirements if one.name == "onnxruntime")
     assert version == ("==1.23.2" if python == "3.10" else "==1.31.1")
-
-
-def test_shapely_1_is_not_enough():
-    """Of shapely 2 are the functions that take arrays of geometries; Ubuntu 22.04 has 1.8."""
-    (required,) = (line for line in SETUP["options"]["install_requires"].splitlines() if line.startswith("shapely"))
-    assert not Requirement(required).specifier.contains("1.8.5")
-    assert Requirement(required).specifier.contains("2.0.0")
 
 
 def test_nothing_is_depended_on_twice():
@@ -286,9 +278,14 @@ def test_the_dds_profile_holds_three_cameras():
     assert transports == used
 
 
-def test_yaml_files_are_yaml():
-    for file in ROOT.glob("config/*.yaml"):
-        assert yaml.safe_load(file.read_text())
+def takes_minutes(test):
+    return pytest.mark.long(pytest.mark.timeout(1200)(test))
+
+
+def copy_of_source(folder):
+    """The repository without what is built, and without the tests, which an installed package does not need."""
+    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
+    return shutil.copytree(ROOT, folder / "source", ignore=skipped)
 
 
 # --- an installed copy -----------------------------------------------------------------------------------------------
@@ -302,10 +299,8 @@ def installed(tmp_path_factory):
         pytest.skip("colcon is not in this environment")
     scratch = tmp_path_factory.mktemp("installed")
     # From a copy: CMake refuses include folders inside the source tree, which is where .venv and its numpy are.
-    # And without the tests, which an installed package does not need.
-    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
-    shutil.copytree(ROOT, scratch / "source", ignore=skipped)
-    command = [prefix / "bin/colcon", "--log-base", scratch / "log", "build", "--base-paths", scratch / "source"]
+    source = copy_of_source(scratch)
+    command = [prefix / "bin/colcon", "--log-base", scratch / "log", "build", "--base-paths", source]
     command += ["--packages-select", "reflectdrive", "--merge-install"]
     command += ["--build-base", scratch / "build", "--install-base", scratch / "install"]
     command += ["--cmake-args", f"-DPython3_EXECUTABLE={sys.executable}", "-DBUILD_TESTING=OFF"]
@@ -328,8 +323,7 @@ def inside(install, command):
     )
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
+@takes_minutes
 def test_an_installed_copy_is_whole(installed):
     share = installed / "share/reflectdrive"
     for folder in ("launch", "config", "models"):
@@ -347,44 +341,37 @@ def test_an_installed_copy_is_whole(installed):
     assert len([*installed.rglob("reflectdrive_kernels*")]) == 1
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_an_installed_copy_imports_itself_and_not_the_source(installed):
+@takes_minutes
+def test_an_installed_copy_imports_itself_and_not_the_source_and_its_commands_answer(installed):
     ask = "import reflectdrive_ros as r, reflectdrive.msg as m; print(r.__file__, m.__file__, m.PlannerStatus())"
     answer = inside(installed, f'python -c "{ask}"')
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.count(f"{installed}/") == 2, answer.stdout
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("script", ["planner", "reflectdrive"])
-def test_installed_commands_answer(installed, script):
-    answer = inside(installed, f"{installed}/lib/reflectdrive/{script} --help")
-    assert answer.returncode == 0, answer.stderr
-    assert "usage" in answer.stdout.lower()
-    assert "Traceback" not in answer.stderr
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_the_installed_doctor_finds_the_installed_files(installed):
-    answer = inside(
-        installed, f"{installed}/lib/reflectdrive/reflectdrive doctor --json {installed.parent}/doctor.json"
-    )
+    for script in ("planner", "reflectdrive"):
+        answer = inside(installed, f"{installed}/lib/reflectdrive/{script} --help")
+        assert answer.returncode == 0, answer.stderr
+        assert "usage" in answer.stdout.lower()
+        assert "Traceback" not in answer.stderr
+    file = installed.parent / "doctor.json"
+    answer = inside(installed, f"{installed}/lib/reflectdrive/reflectdrive doctor --json {file}")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert f"{installed}/share/reflectdrive/config/fastdds.xml" in (installed.parent / "doctor.json").read_text()
+    assert f"{installed}/share/reflectdrive/config/fastdds.xml" in file.read_text()
+
+
+def shared_files(folder, **environment):
+    """The files beside the package that pip installs."""
+    command = [sys.executable, "setup.py", "-q", "install_data", "--install-dir", str(folder / "prefix")]
+    options = {"cwd": copy_of_source(folder), "env": {**os.environ, **environment}, "timeout": 120}
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return folder / "prefix/share/reflectdrive"
 
 
 def test_pip_installs_models_and_settings_where_they_are_looked_for(tmp_path):
-    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
-    shutil.copytree(ROOT, tmp_path / "source", ignore=skipped)
-    command = [sys.executable, "setup.py", "-q", "install_data", "--install-dir", str(tmp_path / "prefix")]
-    done = subprocess.run(command, cwd=tmp_path / "source", capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    share = shared_files(tmp_path)
     for folder in ("config", "models"):
         for file in (file for file in (ROOT / folder).rglob("*") if file.is_file()):
-            assert (tmp_path / "prefix/share/reflectdrive" / file.relative_to(ROOT)).is_file()
+            assert (share / file.relative_to(ROOT)).is_file()
 
 
 # --- a wheel in an empty virtual environment -------------------------------------------------------------------------
@@ -394,11 +381,10 @@ def test_pip_installs_models_and_settings_where_they_are_looked_for(tmp_path):
 def without_ros(tmp_path_factory):
     """The programs of a virtual environment that holds the wheel and what setup.cfg requires, nothing else."""
     scratch = tmp_path_factory.mktemp("wheel")
-    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
-    shutil.copytree(ROOT, scratch / "source", ignore=skipped)
+    source = copy_of_source(scratch)
     subprocess.run([sys.executable, "-m", "venv", scratch / "venv"], check=True, timeout=300)
     command = [scratch / "venv/bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    done = subprocess.run([*command, scratch / "source"], capture_output=True, text=True, timeout=900, cwd=scratch)
+    done = subprocess.run([*command, source], capture_output=True, text=True, timeout=900, cwd=scratch)
     assert done.returncode == 0, done.stderr
     return scratch / "venv/bin"
 
@@ -414,8 +400,7 @@ def run_alone(program, *words):
     return done
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
+@takes_minutes
 def test_a_wheel_scores_and_evaluates_on_a_machine_without_ros(without_ros, tmp_path):
     program, data = without_ros / "reflectdrive", ROOT / "test/data"
     scored = run_alone(
@@ -440,8 +425,7 @@ def test_a_wheel_scores_and_evaluates_on_a_machine_without_ros(without_ros, tmp_
     assert (states["ROS 2"], states["planner"], states["processor"]) == ("MISSING", "OK", "OK")
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
+@takes_minutes
 def test_a_wheel_replays_a_bag_on_a_machine_without_ros(without_ros, tmp_path):
     """With the network that the wheel holds: the plans are those of a machine with ROS."""
     bag = short_bag(tmp_path / "bag", "pandaset_002", seconds=2.0, objects=8)
@@ -462,12 +446,7 @@ def test_a_wheel_replays_a_bag_on_a_machine_without_ros(without_ros, tmp_path):
 
 def test_a_wheel_without_the_models_is_small(tmp_path):
     """Its files but the kernels, which compress to 0.2 MB."""
-    skipped = shutil.ignore_patterns(".*", "test", "build", "install", "log", "out", "__pycache__")
-    shutil.copytree(ROOT, tmp_path / "source", ignore=skipped)
-    command = [sys.executable, "setup.py", "-q", "install_data", "--install-dir", str(tmp_path / "prefix")]
-    environment = {**os.environ, "REFLECTDRIVE_MODELS": "none"}
-    subprocess.run(command, cwd=tmp_path / "source", env=environment, check=True, capture_output=True, timeout=120)
-    assert {each.name for each in (tmp_path / "prefix/share/reflectdrive").iterdir()} == {"config"}
+    assert {each.name for each in shared_files(tmp_path, REFLECTDRIVE_MODELS="none").iterdir()} == {"config"}
     archive = shutil.make_archive(str(tmp_path / "package"), "zip", tmp_path / "source" / "reflectdrive_ros")
     assert Path(archive).stat().st_size < 2.8e6
 
@@ -479,8 +458,7 @@ def test_a_shipped_model_that_is_missing_is_one_sentence(monkeypatch):
         model_file.verified_sha256(Config().model)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
+@takes_minutes
 def test_every_command_of_a_wheel_works_or_is_one_sentence(without_ros):
     commands = [(name,) for name in COMMANDS] + [("bench", name) for name in BENCHES]
     for words in commands:

@@ -8,11 +8,11 @@ from rich.console import Console
 from reflectdrive_ros.infra.progress import LINE_S, ShownProgress, track_progress
 
 
-def run(seconds_each, console, **options):
+def run(seconds_each, console, total=10, **options):
     """Ten items that take some seconds each; the text of the console."""
     clock = {"s": 0.0}
     with ShownProgress(console, get_time=lambda: clock["s"], **options) as progress:
-        task = progress.add_task("driving", total=10)
+        task = progress.add_task("driving", total=total)
         for _ in range(10):
             clock["s"] += seconds_each
             progress.advance(task)
@@ -30,12 +30,8 @@ def test_a_file_gets_a_line_per_minute_with_the_share_that_is_done():
     assert len(lines) == 5
 
 
-def test_short_work_prints_nothing_into_a_file():
-    assert run(0.05 * LINE_S, file_console()) == ""
-
-
-def test_hidden_progress_prints_nothing():
-    assert run(LINE_S, file_console(), hidden=True) == ""
+def test_short_work_and_hidden_progress_print_nothing_into_a_file():
+    assert run(0.05 * LINE_S, file_console()) == run(LINE_S, file_console(), hidden=True) == ""
 
 
 def test_a_terminal_gets_a_bar_and_no_lines():
@@ -45,13 +41,7 @@ def test_a_terminal_gets_a_bar_and_no_lines():
 
 
 def test_work_of_unknown_length_is_told_without_a_share():
-    clock = {"s": 0.0}
-    console = file_console()
-    with ShownProgress(console, get_time=lambda: clock["s"]) as progress:
-        task = progress.add_task("reading", total=None)
-        clock["s"] = 1.1 * LINE_S
-        progress.update(task, completed=3)
-    assert console.file.getvalue() == "reading: after 1 min\n"
+    assert run(0.11 * LINE_S, file_console(), total=None) == "driving: after 1 min\n"
 
 
 @pytest.mark.parametrize("items", [[1, 2, 3], iter([1, 2, 3])])

@@ -58,17 +58,8 @@ def test_numbers_written_to_docs_do_not_make_the_next_ones_dirty(tmp_path):
     for name in ("docs/bench/step.json", "planning.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
-    git = [
-        "git",
-        "-C",
-        str(tmp_path),
-        "-c",
-        "user.name=Test",
-        "-c",
-        "user.email=test@example.org",
-        "-c",
-        "commit.gpgsign=false",
-    ]
+    author = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+    git = ["git", "-C", str(tmp_path), *author]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *words], check=True)
     commit = commit_of(tmp_path)

@@ -161,12 +161,6 @@ def test_a_free_planner_speeds_up_as_far_as_bends_allow():
     assert slow[-1] == pytest.approx(np.sqrt(gallery.OTHER_LATERAL_MPS2 * 10.0), rel=0.05)
 
 
-def test_a_replay_with_a_map_shows_the_road_near_the_drive(tmp_path):
-    near, distant = driven(np.arange(0, 4, 0.5))[:, :2], driven(0.0)[:2] + np.array([[900.0, 0], [910, 0], [910, 9]])
-    write_report(record([frame(1.0, EIGHT_S)], road=(near, distant)), tmp_path / "report.html")
-    assert [len(ring) for ring in embedded(tmp_path / "report.html")["road"]] == [8]
-
-
 def test_candidates_that_are_not_published_are_drawn(tmp_path):
     """In the ego frame, every half second; one that is nearly the plan is not."""
     plan = frame(1.0, EIGHT_S, verdict=Verdict.UNSAFE, source=PlanSource.PLANNER)

@@ -1,11 +1,11 @@
 """The soak's arithmetic, and half a minute of it against the real node."""
 
-import argparse
 import json
 import os
 import signal
 import threading
 
+import commands
 import pytest
 
 from reflectdrive_ros.bench import soak
@@ -35,10 +35,8 @@ def test_each_limit_is_seen():
 @pytest.mark.long
 @pytest.mark.dds
 def test_half_a_minute_leaves_numbers(tmp_path):
-    parser = argparse.ArgumentParser()
-    soak.add_arguments(parser)
-    words = ["--minutes", "0.5", "--setting", "model.threads=1", "--json", str(tmp_path / "soak.json")]
-    assert soak.run(parser.parse_args(words)) in (0, 1)  # so short a drive need not have settled
+    words = ("--minutes", 0.5, "--setting", "model.threads=1", "--json", tmp_path / "soak.json")
+    assert commands.run(soak, *words) in (0, 1)  # so short a drive need not have settled
     numbers = json.loads((tmp_path / "soak.json").read_text())
     assert numbers["plans"] > 10
     assert numbers["descriptors_leaked"] <= 0
@@ -47,18 +45,14 @@ def test_half_a_minute_leaves_numbers(tmp_path):
 @pytest.mark.long
 @pytest.mark.dds
 def test_a_signal_ends_the_drive_with_the_numbers_until_then(tmp_path):
-    parser = argparse.ArgumentParser()
-    soak.add_arguments(parser)
     file = tmp_path / "soak.json"
-    args = parser.parse_args(
-        ["--planner", "route_follower", "--setting", "cameras.required=false", "--json", str(file)]
-    )
+    words = ("--planner", "route_follower", "--setting", "cameras.required=false", "--json", file)
     interrupt = threading.Timer(12.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     interrupt.start()
     try:
-        assert soak.run(args) in (0, 1)
+        assert commands.run(soak, *words) in (0, 1)
     finally:
         interrupt.cancel()
     numbers = json.loads(file.read_text())
-    assert 0.0 < numbers["minutes"] < args.minutes
+    assert 0.0 < numbers["minutes"] < soak.MINUTES
     assert numbers["plans"] > 0

@@ -110,21 +110,16 @@ def test_code_that_is_gone_or_new_makes_numbers_stale(clone):
     assert clone.pages() == 2
 
 
-def test_numbers_of_an_uncommitted_change_are_refused(clone, capsys):
-    clone.measure(f"{clone.head()}-dirty")
-    assert clone.pages() == 2
-    assert "eval-test.json is stale: measured uncommitted;" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("commit", "reason"),
     [
         ("0" * 40, "its commit is not in this repository (a shallow clone, or rewritten history)"),
         ("", "measured outside of a git checkout"),
+        ("{head}-dirty", "measured uncommitted"),
     ],
 )
-def test_numbers_of_a_commit_that_git_does_not_have_are_refused_with_that_reason(commit, reason, clone, capsys):
-    clone.measure(commit)
+def test_numbers_that_are_of_no_commit_of_git_are_refused_with_that_reason(commit, reason, clone, capsys):
+    clone.measure(commit.format(head=clone.head()))
     assert clone.pages() == 2
     assert f"eval-test.json is stale: {reason};" in capsys.readouterr().err
 
@@ -136,23 +131,26 @@ def test_a_folder_without_git_is_one_sentence(clone, tmp_path, capsys):
     assert "cannot be judged" in capsys.readouterr().err
 
 
-def test_numbers_that_name_no_planner_depend_on_all_of_them(clone):
-    assert f":(exclude){OTHER}" in staleness.pathspecs({"command": "reflectdrive eval --planner route_follower"})
-    assert f":(exclude){OTHER}" not in staleness.pathspecs({"command": "reflectdrive bench step"})
+GENERATORS, MODEL = "reflectdrive_ros/planning/generators", "models/drivefine_scene"
+SEVERAL = "eval --planner reflexdiffusion+idm_proposals route_follower"
 
 
-def test_numbers_of_several_planners_in_one_row_depend_on_each_of_them():
-    command = "reflectdrive eval --planner reflexdiffusion+idm_proposals route_follower"
-    unused = " ".join(staleness.pathspecs({"command": command}))
-    assert "/generators/reflectdrive2.py" in unused
-    assert not [name for name in ("reflexdiffusion", "idm_proposals", "route_follower") if f"{name}.py" in unused]
-
-
-def test_a_network_that_is_used_on_request_makes_only_its_own_numbers_stale():
-    model = "models/drivefine_scene"
-    command = "reflectdrive eval --planner drivefine"
-    assert f":(exclude){model}" in staleness.pathspecs({"command": command})
-    assert f":(exclude){model}" not in staleness.pathspecs({"command": f"{command} --model {model}/onnx/card.json"})
+@pytest.mark.parametrize(
+    ("command", "path", "used"),
+    [
+        ("eval --planner route_follower", f"{GENERATORS}/drivefine.py", False),
+        ("bench step", f"{GENERATORS}/drivefine.py", True),  # names no planner
+        (SEVERAL, f"{GENERATORS}/reflectdrive2.py", False),
+        *(
+            (SEVERAL, f"{GENERATORS}/{name}.py", True)
+            for name in ("reflexdiffusion", "idm_proposals", "route_follower")
+        ),
+        ("eval --planner drivefine", MODEL, False),
+        (f"eval --planner drivefine --model {MODEL}/onnx/card.json", MODEL, True),
+    ],
+)
+def test_numbers_depend_on_all_planners_and_networks_that_their_command_uses_and_on_no_other(command, path, used):
+    assert (f":(exclude){path}" in staleness.pathspecs({"command": f"reflectdrive {command}"})) != used
 
 
 def test_paths_and_commands_of_the_tables_exist():

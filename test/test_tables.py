@@ -9,18 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drive_logs import log, measurements
 from rich.console import Console
 from rich.table import Table
-from stored_scenes import store
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import node, parity, scoring, step
-from reflectdrive_ros.cli import dataset, doctor, scenes
+from reflectdrive_ros.cli import dataset, doctor
 from reflectdrive_ros.core.config import Config
-from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.scene import FAMILIES
-from reflectdrive_ros.evaluation import closed_loop, driving_scores, open_loop, recorded_tracks, variants
+from reflectdrive_ros.evaluation import driving_scores, open_loop, recorded_tracks, variants
 from reflectdrive_ros.evaluation.driving_scores import MEASURES
 from reflectdrive_ros.infra import command
 from reflectdrive_ros.infra.command import CELL_COLUMNS, make_list, make_table
@@ -141,19 +138,6 @@ def test_eval_of_recordings_is_whole():
         assert_whole(recorded_tracks._table(result, by_site))
 
 
-def test_eval_in_closed_loop_is_whole():
-    rows = ("reflectdrive2 random weights", "constant_velocity")
-    one = [
-        closed_loop.DriveResult(
-            row, 10_849, "town", log(60.0, 33.3), measurements(), np.ones(1), np.ones((1, 6)), {}, {}
-        )
-        for row in rows
-    ]
-    drives = closed_loop.Drives(rows, tuple(one), {(rows[0], 3): "its process died"})
-    assert_whole(closed_loop._table(drives))
-    assert_whole(closed_loop._terms_table(drives))
-
-
 @pytest.fixture
 def printed(monkeypatch):
     """What commands print on a standard output of 80 columns: the tables among it."""
@@ -187,15 +171,6 @@ def test_replay_of_one_bag_of_several_and_compare_are_whole(printed, tmp_path, c
     assert max(map(len, capsys.readouterr().out.splitlines())) < 200  # paths are not folded
 
 
-def test_a_set_of_scenes_is_whole(tmp_path):
-    store(tmp_path / "test")
-    assert_whole(scenes._table(shards.index_of(tmp_path / "test"), 12.3))
-
-
-def test_a_dataset_is_whole():
-    assert_whole(dataset.table(json.loads((MEASURED / "dataset.json").read_text())))
-
-
 def test_doctor_is_whole():
     assert_whole(doctor._table(list(run_checks(os.environ, Config()))))
 
@@ -203,11 +178,12 @@ def test_doctor_is_whole():
 @pytest.mark.parametrize(
     ("file", "table"),
     [
+        ("dataset", dataset.table),
         ("scoring", scoring.table),
         ("node", node.table),
         ("step", step.engine_table),
         ("parity", parity.table),
     ],
 )
-def test_a_bench_is_whole(file, table):
+def test_a_dataset_and_a_bench_are_whole(file, table):
     assert_whole(table(json.loads((MEASURED / f"{file}.json").read_text())))

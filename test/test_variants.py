@@ -1,8 +1,9 @@
 """Variants are rows of settings; they are scored on the same scenes or drives and compared pair by pair."""
 
-import argparse
 import json
+from functools import partial
 
+import commands
 import numpy as np
 import pytest
 from stored_scenes import scenes_folder  # noqa: F401 (a fixture)
@@ -17,10 +18,7 @@ FOLLOWER, CAPPED = ("a", "planner=route_follower"), ("b", "planner=route_followe
 STRAIGHT = ("c", "planner=constant_velocity")
 
 
-def command(*words):
-    parser = argparse.ArgumentParser()
-    eval_command.add_arguments(parser)
-    return eval_command.run(parser.parse_args([str(word) for word in words]))
+command = partial(commands.run, eval_command)
 
 
 def of_variants(*rows):

@@ -40,7 +40,6 @@ from .node import growth_percent, resident_mb
 MINUTES = 60.0
 GROWTH_PERCENT = 2.0
 LATE_SHARE = 0.001  # of plans
-PROGRESS_LINES = 20  # progress lines of a run, also without a terminal
 WARM_UP_SHARE = 0.1  # the first tenth: caches fill, the allocator finds its size
 
 
@@ -78,17 +77,14 @@ def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[
         with spin_in_background(node, answers, context=context), running_node(config, remaps(config), log) as process:
             node.wait_for_planner(process, log)
             began = time.perf_counter()
-            with ShownProgress(errors, hidden=not errors.is_terminal) as progress, defer_signals() as request:
-                task, lines = progress.add_task("soaking", total=args.minutes), 1
+            with ShownProgress(errors) as progress, defer_signals() as request:
+                task = progress.add_task("soaking", total=args.minutes)
                 for moment in node.drive(None, Pacing(lock_step=True)):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
                     watch.sample(process.pid, answers)
                     minutes = (time.perf_counter() - began) / 60.0
-                    progress.update(task, completed=minutes)
-                    if minutes >= lines * args.minutes / PROGRESS_LINES:
-                        progress.console.print(f"{minutes:.1f} of {args.minutes:g} minutes: {watch.so_far()}")
-                        lines += 1
+                    progress.update(task, completed=minutes, description=f"soaking, {watch.so_far()}")
                     if minutes >= args.minutes or request.number is not None:
                         break
     return {

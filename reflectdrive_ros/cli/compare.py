@@ -137,12 +137,11 @@ def compare_replays(a: Replays, b: Replays, workers: Workers = 1) -> tuple[dict[
         if len(left):
             clusters = np.concatenate(list(assign_clusters(stamps).values()))
             both_sides[key] = left, right, clusters
+    work = partial(_difference, both_sides)
     if workers == 1:
-        return {key: _difference(values) for key, values in both_sides.items()}, bags
+        return {key: work(key) for key in both_sides}, bags
     differences = {}
-    with closing(
-        map_restartable(list(both_sides), partial(_difference_of, both_sides), workers, portable=False)
-    ) as outcomes:
+    with closing(map_restartable(list(both_sides), work, workers, portable=False)) as outcomes:
         for outcome in outcomes:
             if outcome.result is None:
                 raise MeasuresError(f"{outcome.task} cannot be compared: {outcome.reason}")
@@ -150,14 +149,10 @@ def compare_replays(a: Replays, b: Replays, workers: Workers = 1) -> tuple[dict[
     return {key: differences[key] for key in both_sides}, bags
 
 
-def _difference(values: tuple[Array, Array, Array]) -> Difference:
-    return difference(*values, np.random.default_rng(0))
-
-
-def _difference_of(
-    both_sides: Mapping[str, tuple[Array, Array, Array]], key: str, report: Callable[[Any], None]
+def _difference(
+    both_sides: Mapping[str, tuple[Array, Array, Array]], key: str, report: Callable[[Any], None] | None = None
 ) -> Difference:
-    return _difference(both_sides[key])
+    return difference(*both_sides[key], np.random.default_rng(0))
 
 
 def verdict(name: str, difference: Difference) -> str:

@@ -16,6 +16,7 @@ import io
 import math
 import resource
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -197,10 +198,9 @@ def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 def numbers(dataset: Dataset) -> dict[str, Any]:
     """The numbers of the table, for JSON."""
-    families: dict[str, int] = {}
+    families = Counter[str]()
     for index in dataset.indices.values():
-        for name, count in index.families.items():
-            families[name] = families.get(name, 0) + count
+        families.update(index.families)
     return {
         "drives": len({row.drive for row in dataset.rows}),
         "ticks": len(dataset.rows),

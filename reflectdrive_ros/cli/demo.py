@@ -29,7 +29,7 @@ from ..demo.recordings import RECORDING
 from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
 from ..evaluation.driving_scores import extend
 from ..infra import arguments
-from ..infra.command import command, make_list
+from ..infra.command import command, list_counts, make_list
 from ..infra.errors import UserError
 from ..infra.files import lock_folder, resolve
 from ..infra.progress import ShownProgress
@@ -237,13 +237,11 @@ def write_results(
 
 def table(numbers: dict[str, Any]) -> Table:
     """The drive on one screen."""
-    counts = {name: count for name, count in numbers["verdicts"].items() if count}
-    lost = sum(values["lost"] for values in numbers["inputs"].values())
     rows = {
         **dict(drive_rows(numbers)),
-        "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        "verdicts": list_counts(numbers["verdicts"]),
         **planner_rows(numbers),
-        "lost inputs": str(lost),
+        "lost inputs": str(sum(values["lost"] for values in numbers["inputs"].values())),
     }
     return make_list(f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", rows)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +46,8 @@ from ..runtime.network import golden, torch_decoding
 from ..runtime.torch_backend import TorchNetwork
 from ..runtime.torch_denoiser import TorchDenoiser
 from .engine import build_and_check, show
+
+Export = Callable[[Path], str]  # writes graphs and their card into a folder; the SHA-256 of the card
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,9 +114,27 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     config = override_dotted(load(args.config) if args.config else Config(), settings)
     source = read_card(args.checkpoint)
     weights_sha256 = args.sha256 or source.get("sha256") or ""
-    if network_kind(args.checkpoint) == "denoiser":
-        report(args, write_denoiser(args, config, source, weights_sha256, errors), weights_sha256, console, errors)
-        return
+    prepare = prepare_denoiser if network_kind(args.checkpoint) == "denoiser" else prepare_token_network
+    export_into, config = prepare(args, config, source, weights_sha256, errors)
+    with ExitStack() as stack:
+        quantise = args.precision in QUANTISED
+        out = stack.enter_context(atomic_folder(args.out))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
+        with errors.status("tracing the graphs; this takes half a minute for the small networks"):
+            card_sha256 = export_into(folder)
+        if quantise:
+            sets, exact = (args.calibrate, args.gate), GraphCard.read(folder / CARD)
+            card_sha256 = quantise_and_check(exact, out, args.precision, sets, args.gate_scenes, config, errors)
+    report(args, card_sha256, weights_sha256, console, errors)
+
+
+def prepare_token_network(
+    args: argparse.Namespace, config: Config, source: Mapping[str, Any], weights_sha256: str, errors: Console
+) -> tuple[Export, Config]:
+    """The export of a token network, after the gate of bf16; the settings as they are.
+
+    Raises CheckpointError, ConfigError, GraphError, SetError.
+    """
     net = checkpoint.load(args.checkpoint, weights_sha256)
     check_camera(args.camera, net)
     if args.precision in QUANTISED and not net.config.images:
@@ -125,46 +145,25 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         if args.gate is not None:
             halved, whole = (_taking(args.camera, each, decoding) for each in (net, exact))
             gate = evaluate_gate(halved, whole, args.gate, args.gate_scenes, config, errors)
-    with ExitStack() as stack:
-        quantise = args.precision in QUANTISED
-        out = stack.enter_context(atomic_folder(args.out))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
-        with errors.status("tracing the graphs; this takes half a minute for the small network"):
-            about = origin(source)
-            golden_scene = golden(_taking(args.camera, net, decoding))
-            sequences = args.batch or (config.decoding.goals if args.tensorrt else None)
-            card_sha256 = export(
-                net,
-                weights_sha256.lower(),
-                folder,
-                about,
-                decoding,
-                sequences,
-                golden_scene,
-                gate,
-                args.camera,
-                args.guidance,
-            )
-        if quantise:
-            sets = args.calibrate, args.gate
-            exact_card = GraphCard.read(folder / CARD)
-            card_sha256 = quantise_and_check(exact_card, out, args.precision, sets, args.gate_scenes, config, errors)
-    report(args, card_sha256, weights_sha256, console, errors)
+    sequences = args.batch or (config.decoding.goals if args.tensorrt else None)
+
+    def export_into(folder: Path) -> str:
+        golden_scene = golden(_taking(args.camera, net, decoding))
+        about = (origin(source), decoding, sequences, golden_scene, gate, args.camera, args.guidance)
+        return export(net, weights_sha256.lower(), folder, *about)
+
+    return export_into, config
 
 
-def write_denoiser(
+def prepare_denoiser(
     args: argparse.Namespace, config: Config, source: Mapping[str, Any], weights_sha256: str, errors: Console
-) -> str:
-    """Exports a denoiser; returns the SHA-256 of its card.
-
-    Raises CheckpointError, ConfigError, GraphError, SetError.
-    """
-    quantise = args.precision == "int8"
+) -> tuple[Export, Config]:
+    """The export of a denoiser, and settings of a planner that has one. Raises CheckpointError, ConfigError."""
     options = {
         f"--precision {args.precision}": args.precision not in ("fp32", "int8"),
         "--camera": args.camera is not None,
         "--guidance": args.guidance,
-        "--setting": bool(args.settings) and not quantise,
+        "--setting": bool(args.settings) and args.precision != "int8",
     }
     if option := next((name for name, is_set in options.items() if is_set), ""):
         raise ConfigError(f"{option} is for token networks, but {args.checkpoint} is a denoiser: leave it out")
@@ -173,24 +172,17 @@ def write_denoiser(
     net = curve_checkpoint.load(args.checkpoint, weights_sha256)
     capabilities = source.get("capabilities") or []
     batch = args.batch or (LARGEST_BATCH if args.tensorrt else None)
-    with ExitStack() as stack:
-        out = stack.enter_context(atomic_folder(args.out))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) if quantise else out
-        with errors.status("tracing the graphs; this takes half a minute"):
-            golden_scene = golden(TorchDenoiser(net, capabilities=capabilities))
-            domain = str(source.get("training_domain") or RENDERED)
-            digest = weights_sha256.lower()
-            card_sha256 = export_denoiser(
-                net, digest, folder, origin(source), capabilities, domain, batch, golden_scene
-            )
-        if quantise:
-            if generator_spec(config).network != "denoiser":
-                denoisers = (name for name, spec in GENERATORS.items() if spec.network == "denoiser")
-                config = replace(config, planner=next(denoisers))
-            sets = args.calibrate, args.gate
-            exact = GraphCard.read(folder / CARD)
-            card_sha256 = quantise_and_check(exact, out, args.precision, sets, args.gate_scenes, config, errors)
-        return card_sha256
+    if generator_spec(config).network != "denoiser":
+        denoisers = (name for name, spec in GENERATORS.items() if spec.network == "denoiser")
+        config = replace(config, planner=next(denoisers))
+
+    def export_into(folder: Path) -> str:
+        golden_scene = golden(TorchDenoiser(net, capabilities=capabilities))
+        domain = str(source.get("training_domain") or RENDERED)
+        about = (origin(source), capabilities, domain, batch, golden_scene)
+        return export_denoiser(net, weights_sha256.lower(), folder, *about)
+
+    return export_into, config
 
 
 def origin(source: Mapping[str, Any]) -> dict[str, Any]:

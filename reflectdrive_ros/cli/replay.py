@@ -18,7 +18,7 @@ from rich.table import Table
 
 from ..core.config import Config, ConfigError
 from ..infra import arguments
-from ..infra.command import command, make_list, make_table
+from ..infra.command import command, list_counts, make_list, make_table
 from ..infra.files import lock_folder
 from ..infra.progress import ShownProgress
 from ..infra.storage import is_remote
@@ -177,11 +177,6 @@ def planner_rows(numbers: dict[str, Any]) -> dict[str, str]:
     return rows
 
 
-def topic_rows(numbers: dict[str, Any]) -> dict[str, str]:
-    """Which topics of the bag were used."""
-    return {"topics": "\n".join(f"{key} = {entry['name']}" for key, entry in numbers["topics"].items())}
-
-
 def deadline_row(numbers: Mapping[str, Any]) -> dict[str, str]:
     """A table row with plans over the deadline, which the engine's verdicts do not count as late."""
     if numbers["mode"] != "engine":
@@ -202,9 +197,10 @@ def candidate_rows(numbers: Mapping[str, Any] | None) -> dict[str, str]:
     """Table rows with the verdicts on another planner's candidates and their scores before and after the repair."""
     if numbers is None:
         return {}
-    rows = {"candidates": f"{_verdicts(numbers)} in {numbers['messages']} messages"}
+    rows = {"candidates": f"{list_counts(numbers['verdicts'])} in {numbers['messages']} messages"}
     if len(numbers["by_name"]) > 1:
-        rows |= {f"  {name}": _verdicts(one) for name, one in list(numbers["by_name"].items())[:NAMES_MAX]}
+        names = list(numbers["by_name"])[:NAMES_MAX]
+        rows |= {f"  {name}": list_counts(numbers["by_name"][name]["verdicts"]) for name in names}
     rows["forecast score"] = score_change(numbers["score_before"], numbers["score_after"])
     scored = numbers["scored"]
     if scored["candidates"]:
@@ -219,21 +215,15 @@ def candidate_rows(numbers: Mapping[str, Any] | None) -> dict[str, str]:
     return rows
 
 
-def _verdicts(numbers: Mapping[str, Any]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in numbers["verdicts"].items() if count) or "none"
-
-
 def table(numbers: dict[str, Any]) -> Table:
     """The table of a summary."""
-    counts = {name: count for name, count in numbers["verdicts"].items() if count}
-    sources = {name: count for name, count in numbers["sources"].items() if count}
     rows = {
-        **topic_rows(numbers),
+        "topics": "\n".join(f"{key} = {entry['name']}" for key, entry in numbers["topics"].items()),
         "plans": f"{numbers['plans']} in {numbers['duration_s']:.1f} s",
-        "verdicts": ", ".join(f"{count} {name}" for name, count in counts.items()) or "none",
+        "verdicts": list_counts(numbers["verdicts"]),
         **deadline_row(numbers),
         **planner_rows(numbers),
-        "sent": ", ".join(f"{count} {name}" for name, count in sources.items()) or "none",
+        "sent": list_counts(numbers["sources"]),
         "ADE / FDE over 4 s": "no plan reaches 4 s of recorded future"
         if numbers["ade_m"] is None
         else f"{numbers['ade_m']:.2f} m / {numbers['fde_m']:.2f} m ({numbers['plans_compared']} plans)",

@@ -19,9 +19,8 @@ from rich.table import Table
 
 from ..core.config import Config
 from ..infra import arguments
-from ..infra.command import command, make_list
+from ..infra.command import command, list_counts, make_list
 from ..infra.errors import UserError
-from ..infra.installing import pip_extra
 from ..infra.provenance import write_numbers
 from ..planning import generator_spec
 from ..planning.inputs import reads_vectors
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         raise UserError("serve has one service so far: give --egodriver")
     config = served_config(cli_args.configuration(args))
     driver = make_driver(config, args.deadline_ms / 1e3)
-    from ..egodriver import service  # make_driver has reported a missing library
+    from ..egodriver import service
 
     handler = logging.StreamHandler()
     handler.setFormatter(service.LogFormatter())
@@ -80,7 +79,7 @@ def table(numbers: dict[str, Any]) -> Table:
         planning_time = f"p50 {latency_ms['p50']:.1f} ms, p99 {latency_ms['p99']:.1f} ms"
     rows = {
         "sessions": str(numbers["sessions"]),
-        "plans": ", ".join(f"{count} {name}" for name, count in numbers["plans"].items()) or "none",
+        "plans": list_counts(numbers["plans"]),
         "late": str(numbers["late"]),
         "planning time": planning_time,
     }
@@ -95,13 +94,9 @@ def served_config(config: Config) -> Config:
 
 
 def make_driver(config: Config, deadline_s: float) -> Any:
-    """The planner as the contract's driver. Raises UserError without the contract's package, ModelFileError."""
-    try:
-        from ..egodriver.driver import PlannerDriver
-    except ModuleNotFoundError as fault:
-        if (fault.name or "").split(".")[0] not in ("carla_driver_interface", "grpc", "google"):
-            raise
-        raise UserError(f"{fault.name} is not installed: {pip_extra('egodriver')}") from None
+    """The planner as the contract's driver. Raises ModelFileError, and ImportError without the contract's package."""
+    from ..egodriver.driver import PlannerDriver
+
     network = cli_args.network_for(config, config.planner, False) if generator_spec(config).network else None
     check_network(config, network)
     return PlannerDriver(config, network, deadline_s)

@@ -17,22 +17,22 @@ from typing import Any
 
 from rich.console import Console
 
-from ..core.config import override_dotted
+from ..core.config import ConfigError, override_dotted
+from ..data.scene import FAMILIES
 from ..infra import arguments
-from ..infra.command import command
+from ..infra.command import HelpFormatter, command
 from ..infra.signals import end_with_parent
 from ..model.token.net import TokenNetConfig
 from ..training import denoiser_runs, diffusion, refine, rl, runs, settings, token_runs
 from ..training.runs import RunSources
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 from ..training.token_job import PretrainedPaths
-from .train_arguments import add_run_arguments, add_teacher_argument, set_weights, tag_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
     sft_parser = kinds.add_parser("sft", help="supervised: the expert's plan, drafts and edits", description=__doc__)
-    add_run_arguments(sft_parser, several="training sets")
+    _add_run_arguments(sft_parser, several="training sets")
     sft_parser.add_argument(
         "--init-from",
         type=Path,
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
     sft_parser.add_argument("--scene-weights", type=Path, metavar="DIR", help="denoiser whose encoder initialises it")
-    add_teacher_argument(sft_parser)
+    _add_teacher_argument(sft_parser)
     sft_parser.set_defaults(defaults=TrainConfig())
     for name, title, description, init_from_help, defaults in (
         (
@@ -69,14 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     ):
         run_parser = kinds.add_parser(name, help=title, description=description)
-        add_run_arguments(run_parser)
+        _add_run_arguments(run_parser)
         run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=init_from_help)
-        add_teacher_argument(run_parser)
+        _add_teacher_argument(run_parser)
         run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None, scene_weights=None)
     diffusion_parser = kinds.add_parser(
         "diffusion", help="the denoiser of reflexdiffusion, on lanes and agents", description=diffusion.__doc__
     )
-    add_run_arguments(diffusion_parser, several="training sets; or real_tracks, real_tracks:DIR")
+    _add_run_arguments(diffusion_parser, several="training sets; or real_tracks, real_tracks:DIR")
     diffusion_parser.add_argument(
         "--init-from", type=Path, metavar="DIR", help="run, or folder of weights, that initialises this one"
     )
@@ -88,6 +88,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out the recordings of a site of real_tracks; may be repeated",
     )
     diffusion_parser.set_defaults(defaults=DiffusionTrainConfig(), run=run_diffusion, teacher=None)
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> None:
+    """`several` describes --train where it takes several sets."""
+    parser.formatter_class = HelpFormatter
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="settings (YAML), as config/train/*.yaml")
+    if several:
+        parser.add_argument("--train", nargs="+", required=True, metavar="DIR", help=several)
+        parser.add_argument(
+            "--weights",
+            type=arguments.Range(1e-6, 1e6, "a weight"),
+            nargs="+",
+            metavar="W",
+            help="relative frequency of the scenes of each set of --train (default: equal)",
+        )
+    else:
+        parser.add_argument("--train", nargs=1, required=True, metavar="DIR", help="training set")
+        parser.set_defaults(weights=None)
+    parser.set_defaults(tag=())
+    parser.add_argument("--val", type=arguments.location, metavar="DIR", help="validation set")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the run")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--steps", type=arguments.positive_int(10**9), metavar="N", help="instead of the configured length"
+    )
+    length.add_argument(
+        "--minutes", type=arguments.Range(0.01, 1e6, "minutes"), metavar="M", help="likewise, in minutes"
+    )
+    parser.add_argument("--seed", type=arguments.SEED, metavar="N", help="instead of the configured seed")
+    arguments.add_settings_argument(parser)
+    arguments.add_workers_arguments(parser, "--workers", 2, "processes that read scenes and score plans")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the numbers as JSON, at the end of the run"
+    )
+
+
+def _add_teacher_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--teacher",
+        type=Path,
+        metavar="DIR",
+        help="run, or folder of weights, whose plans are the targets in place of the expert's; needs data.prompt_cache",
+    )
 
 
 @command(lambda args: runs.resumption(args.out), "{}: {}")
@@ -103,7 +146,7 @@ def run_with_network(
 ) -> int:
     """As `run`, of a network of any measures."""
     pretrained_paths = PretrainedPaths(args.language_weights, args.vision_weights, args.scene_weights)
-    return token_runs.train(_sources(args), config, network, tag_weights(args), pretrained_paths, console, errors)
+    return token_runs.train(_sources(args), config, network, _tag_weights(args), pretrained_paths, console, errors)
 
 
 @command(lambda args: runs.resumption(args.out), "{}: {}")
@@ -113,7 +156,7 @@ def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -
 
 
 def _sources(args: argparse.Namespace) -> RunSources:
-    sources = args.train, set_weights(args), args.val, args.out, args.init_from, args.workers, args.json
+    sources = args.train, _set_weights(args), args.val, args.out, args.init_from, args.workers, args.json
     return RunSources(*sources, teacher=args.teacher)
 
 
@@ -127,3 +170,25 @@ def _config(args: argparse.Namespace) -> Any:
         schedule = replace(schedule, minutes=args.minutes)
     seed = config.seed if args.seed is None else args.seed
     return replace(config, schedule=schedule, seed=seed)
+
+
+def _set_weights(args: argparse.Namespace) -> list[float]:
+    """The weight of each set of --train."""
+    weights = args.weights or [1.0] * len(args.train)
+    if len(weights) != len(args.train):
+        raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")
+    return weights
+
+
+def _tag_weights(args: argparse.Namespace) -> dict[str, float]:
+    """The weight of each scenario tag of --tag. Raises ConfigError."""
+    weights = {}
+    for pair in args.tag:
+        name, _, weight = pair.partition("=")
+        try:
+            weights[name] = arguments.Range(0.0, 1e6)(weight)
+        except argparse.ArgumentTypeError as fault:
+            raise ConfigError(f"--tag {pair}: {fault}") from None
+        if name not in FAMILIES:
+            raise ConfigError(f"--tag names {name}, expected one of {', '.join(FAMILIES)}")
+    return weights

@@ -62,11 +62,6 @@ class Output(PlainConsole):
             raise
 
 
-def error_console() -> Console:
-    """Standard error, with progress bars."""
-    return PlainConsole(stderr=True)
-
-
 def command(
     stopped: str | Callable[[Arguments], str] | None = None, os_error: str = "{} cannot be written: {}"
 ) -> Callable[[Callable[[Arguments, Console, Console], int | None]], Callable[[Arguments], int]]:
@@ -81,7 +76,7 @@ def command(
     def decorate(work: Callable[[Arguments, Console, Console], int | None]) -> Callable[[Arguments], int]:
         @wraps(work)
         def run(args: Arguments) -> int:
-            errors = error_console()
+            errors = PlainConsole(stderr=True)
             try:
                 check_json(args)
                 return work(args, Output(), errors) or 0
@@ -192,13 +187,14 @@ class FittedTable(Table):
         if _joined_width(least) <= limit:
             yield self._part(range(len(least)), _widen(least, natural, limit))
             return
-        parts = _split([least[index] for index in others], limit - _joined_width(least[: len(names)]) - 2)
-        sentences = any(natural[index] > SENTENCE_COLUMNS for index in others)
-        if sentences or parts is None or len(parts) > PARTS_MAX:
+        room = limit - _joined_width(least[: len(names)]) - 2
+        parts = _split(others, least, room)
+        wide_cells = max(natural[index] for index in others) > SENTENCE_COLUMNS
+        if wide_cells or max(least[index] for index in others) > room or len(parts) > PARTS_MAX:
             yield from self._stacked(limit)
             return
         for part in parts:
-            columns = [*names, *(others[index] for index in part)]
+            columns = [*names, *part]
             low, high = ([widths[index] for index in columns] for widths in (least, natural))
             yield Text()
             yield self._part(columns, _widen(low, high, limit))
@@ -295,23 +291,13 @@ def _widen(least: Sequence[int], natural: Sequence[int], limit: int) -> list[int
     return widths
 
 
-def _split(widths: Sequence[int], limit: int) -> list[list[int]] | None:
-    """Indices of columns, in their order, in as few parts of at most `limit` characters as there can be, and these
-    as equally wide as they can be; None if one column is wider.
-    """
-    if max(widths) > limit:
-        return None
-    fewest = len(_fill(widths, limit))
-    return next(parts for most in range(max(widths), limit + 1) if len(parts := _fill(widths, most)) == fewest)
-
-
-def _fill(widths: Sequence[int], limit: int) -> list[list[int]]:
-    """Indices of columns in parts of at most `limit` characters, each as full as it can be."""
+def _split(columns: Sequence[int], widths: Sequence[int], limit: int) -> list[list[int]]:
+    """Columns, in their order, in parts of at most `limit` characters, each as full as it can be."""
     parts: list[list[int]] = [[]]
-    for index, width in enumerate(widths):
-        if parts[-1] and _joined_width([*(widths[each] for each in parts[-1]), width]) > limit:
+    for column in columns:
+        if parts[-1] and _joined_width([widths[each] for each in (*parts[-1], column)]) > limit:
             parts.append([])
-        parts[-1].append(index)
+        parts[-1].append(column)
     return parts
 
 
@@ -329,6 +315,11 @@ def make_table(
         else:
             table.add_section()
     return table
+
+
+def list_counts(counts: Mapping[str, int]) -> str:
+    """Such as "80 OK, 2 LATE", without what there is none of."""
+    return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"
 
 
 def make_list(title: str, rows: Mapping[str, str]) -> Table:

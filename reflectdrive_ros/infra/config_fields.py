@@ -61,25 +61,17 @@ _short = reprlib.Repr()  # a wrong value may be long, nested or contain itself
 _short.maxstring = _short.maxother = 80
 
 
-def _number(name: str, kind: type, value: Any, low: float | None, high: float | None) -> Any:
-    right = isinstance(value, int) if kind is int else isinstance(value, (int, float))
-    if isinstance(value, bool) or not right:
-        raise ConfigError(f"setting {name} is {_short.repr(value)} ({type(value).__name__}), expected {kind.__name__}")
-    if not (low is None or value >= low) or not (high is None or value <= high):
-        raise ConfigError(f"setting {name} is {value}, expected {low} to {high}")
-    return kind(value)
-
-
 def _leaf(name: str, kind: type, value: Any, low: float | None, high: float | None) -> Any:
-    if kind in (int, float):
-        return _number(name, kind, value, low, high)
     if kind is tuple:
         if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) for entry in value):
             raise ConfigError(f"setting {name} is {_short.repr(value)}, expected a list of strings")
         return tuple(value)
-    if not isinstance(value, kind):
+    right = isinstance(value, (int, float) if kind is float else kind)
+    if not right or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"setting {name} is {_short.repr(value)} ({type(value).__name__}), expected {kind.__name__}")
-    return value
+    if not (low is None or value >= low) or not (high is None or value <= high):
+        raise ConfigError(f"setting {name} is {value}, expected {low} to {high}")
+    return kind(value)
 
 
 def override(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:

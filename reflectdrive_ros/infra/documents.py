@@ -15,6 +15,7 @@ import json
 import math
 import re
 import reprlib
+import sys
 import zipfile
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
@@ -186,22 +187,25 @@ def anything(value: Any, name: str) -> None:
     """Accepts any value, for fields that are not used."""
 
 
-def whole(low: int, high: int) -> Kind:
+def _scalar(is_right: Callable[[Any], bool], expected: str) -> Kind:
     def kind(value: Any, name: str) -> None:
-        right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-        _expect(right, value, name, f"a whole number from {low} to {high}")
+        _expect(is_right(value), value, name, expected)
 
     return kind
+
+
+def _is_number(value: Any, kinds: Any, low: float, high: float) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+
+
+def whole(low: int, high: int) -> Kind:
+    return _scalar(lambda value: _is_number(value, int, low, high), f"a whole number from {low} to {high}")
 
 
 def number(low: float = -math.inf, high: float = math.inf) -> Kind:
-    def kind(value: Any, name: str) -> None:
-        right = isinstance(value, (int, float)) and not isinstance(value, bool)
-        _expect(right and low <= value <= high and math.isfinite(_float(value)), value, name, expected)
-
     bounds = [f" of at least {low:g}"] * (low > -math.inf) + [f" of at most {high:g}"] * (high < math.inf)
-    expected = "a finite number" + " and".join(bounds)
-    return kind
+    least, most = max(low, -sys.float_info.max), min(high, sys.float_info.max)
+    return _scalar(lambda value: _is_number(value, (int, float), least, most), "a finite number" + " and".join(bounds))
 
 
 def text(pattern: str = r"[^\0\ud800-\udfff]*", most: int = 4096, expected: str = "text") -> Kind:
@@ -210,16 +214,10 @@ def text(pattern: str = r"[^\0\ud800-\udfff]*", most: int = 4096, expected: str 
 
     `expected` describes the pattern in messages.
     """
-
-    def kind(value: Any, name: str) -> None:
-        right = isinstance(value, str) and len(value) <= most and re.fullmatch(pattern, value) is not None
-        _expect(right, value, name, expected)
-
-    return kind
-
-
-def flag(value: Any, name: str) -> None:
-    _expect(isinstance(value, bool), value, name, "true or false")
+    return _scalar(
+        lambda value: isinstance(value, str) and len(value) <= most and re.fullmatch(pattern, value) is not None,
+        expected,
+    )
 
 
 def array(of: Kind | Fields, least: int = 0, most: int = 1_000_000) -> Kind:
@@ -266,10 +264,7 @@ def numbers(rows: int | None, columns: int, most: float = math.inf) -> Kind:
 
 
 def choice(*allowed: str) -> Kind:
-    def kind(value: Any, name: str) -> None:
-        _expect(isinstance(value, str) and value in allowed, value, name, f"one of {', '.join(allowed)}")
-
-    return kind
+    return _scalar(lambda value: isinstance(value, str) and value in allowed, f"one of {', '.join(allowed)}")
 
 
 def named(of: Kind | Fields) -> Kind:
@@ -294,19 +289,12 @@ def maybe(of: Kind | Fields) -> Kind:
     return kind
 
 
-def _float(value: int | float) -> float:
-    """A whole number beyond all floats counts as infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
 def _expect(right: bool, value: Any, name: str, expected: str) -> None:
     if not right:
         where = f"has {name} = " if name else "holds "
         raise DocumentError(f"{where}{_short.repr(value)}, expected {expected}")
 
 
+flag = _scalar(lambda value: isinstance(value, bool), "true or false")
 SHA256 = text(r"[0-9a-fA-F]{64}", expected="a SHA-256 as 64 hexadecimal digits")
 FILE_NAME = text(r"(?!\.{1,2}$)[^/\\\0\ud800-\udfff]+", 255, "the name of a file beside it, without a folder")

@@ -42,15 +42,7 @@ def read_limited(path: Path, limit_bytes: int) -> bytes:
     """
     if is_remote(path):
         return read_remote(path, limit_bytes)
-    blocks, left = [], limit_bytes
-    with open_limited(path, limit_bytes) as file:
-        size = max(os.fstat(file.fileno()).st_size, MEGABYTE)  # at once: one block is not copied again by join
-        while block := file.read(size):
-            left -= len(block)
-            if left < 0:  # it has grown since its size was read
-                raise _too_large(path, limit_bytes)
-            blocks.append(block)
-    return b"".join(blocks)
+    return b"".join(_blocks(path, limit_bytes, MODEL_BYTES))  # one block is not copied again by join
 
 
 def open_limited(path: Path, limit_bytes: int) -> BinaryIO:
@@ -82,14 +74,22 @@ def resolve(path: Path) -> Path:
 
 def sha256_of(path: Path, limit_bytes: int = MODEL_BYTES) -> str:
     """The hexadecimal SHA-256 of a regular file. Raises OSError as `read_limited`."""
-    digest, left = hashlib.sha256(), limit_bytes
-    with open_limited(path, limit_bytes) as file:
-        while block := file.read(MEGABYTE):
-            left -= len(block)
-            if left < 0:
-                raise _too_large(path, limit_bytes)
-            digest.update(block)
+    digest = hashlib.sha256()
+    for block in _blocks(path, limit_bytes, MEGABYTE):
+        digest.update(block)
     return digest.hexdigest()
+
+
+def _blocks(path: Path, limit_bytes: int, most_bytes: int) -> Iterator[bytes]:
+    """The content of a regular file in blocks of its size or `most_bytes`. Raises OSError as `read_limited`."""
+    left = limit_bytes
+    with open_limited(path, limit_bytes) as file:
+        size = min(max(os.fstat(file.fileno()).st_size, MEGABYTE), most_bytes)
+        while block := file.read(size):
+            left -= len(block)
+            if left < 0:  # it has grown since its size was read
+                raise _too_large(path, limit_bytes)
+            yield block
 
 
 def _too_large(path: Path, limit_bytes: int) -> OSError:

@@ -10,7 +10,7 @@ EXTRAS = {  # library -> extra of setup.cfg that installs it
     **dict.fromkeys(("torch", "lightning_fabric", "safetensors", "tensorboard"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnx_ir", "ml_dtypes"), "export"),
     "pyarrow": "dataset",
-    **dict.fromkeys(("carla_driver_interface", "grpc"), "egodriver"),
+    **dict.fromkeys(("carla_driver_interface", "grpc", "google"), "egodriver"),
 }
 KERNELS = "reflectdrive_kernels"
 ROS = ("rclpy", "ament_index_python", "rosidl_parser", "builtin_interfaces", "reflectdrive")  # and packages of messages

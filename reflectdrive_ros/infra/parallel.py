@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import cv2
 import numpy as np
 
-from .cluster import Cluster, ClusterPool
+from .cluster import THREADS, Cluster, ClusterPool, OnProgress
 from .errors import UserError
 from .signals import block_terminal_signals, install_worker_handlers
 
@@ -35,14 +35,13 @@ ATTEMPTS = 3
 TERMINATE_TIMEOUT_S = 5.0  # before a terminated worker is killed
 PACKAGE = __name__.partition(".")[0]
 PRELOADED_MODULE = f"{PACKAGE}.data.codec"  # OpenCV, SciPy, shapely and the types of scenes: a second of imports
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(THREADS, "1")
 SIMD_BASELINE = "AVX2" if platform.machine() in ("x86_64", "AMD64") else platform.machine()  # results depend on it
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Work = Callable[[Task, Callable[[Any], None]], Result]
 Workers = int | Cluster  # how many processes of this machine, or those of a cluster
-OnProgress = Callable[[int, Any], None]
 
 
 class WorkerPoolError(UserError, RuntimeError):
