@@ -9,6 +9,7 @@ from ..core.config import ConfigError
 from ..data.scene import FAMILIES
 from ..infra import arguments
 from ..infra.command import HelpFormatter
+from ..infra.installing import shipped
 
 
 def add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> None:
@@ -48,7 +49,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> Non
 def add_teacher_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--teacher",
-        type=Path,
+        type=shipped,
         metavar="DIR",
         help="run, or folder of weights, whose plans are the targets in place of the expert's; needs data.prompt_cache",
     )
