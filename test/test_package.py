@@ -459,6 +459,7 @@ def test_a_wheel_trains_and_exports_on_a_machine_without_ros(without_ros, tmp_pa
     assert exported.returncode == 0, exported.stderr
     card = tmp_path / "graphs/card.json"
     words = ("eval", "--scenes", scenes, "--limit", "2", "--planner", "reflectdrive2", "--model", card)
+    words += ("--setting", "cameras.required=false")
     driven = run_alone(program, *words, "--json", tmp_path / "eval.json")
     assert driven.returncode == 0, driven.stderr
     assert json.loads((tmp_path / "eval.json").read_text())["scenes"] == 2
