@@ -16,6 +16,7 @@ help:
 	@echo "make test-long  all tests: builds from scratch, both message layouts, every town, more random examples"
 	@echo "make test-avx2  the tests as on a processor without AVX-512"
 	@echo "make sanitize   the compiled kernels under AddressSanitizer and UndefinedBehaviorSanitizer, with their tests"
+	@echo "make test-portable  the compiled kernels without AVX2, with their tests; compiled for aarch64, with a cross compiler"
 	@echo "make test-tensorrt  NVIDIA's parser and builder on all exported graphs, without a GPU (fetches 95 MB from NVIDIA)"
 	@echo "make doctor     what is installed, what is missing, what to do"
 	@echo "make lint       ruff, mypy, clang-format and the tests of documents, imports, words and packages"
@@ -73,6 +74,10 @@ test-avx2: setup
 
 sanitize: setup
 	@"$(ROOT)/tools/sanitize" $(ARGS)
+
+.PHONY: test-portable
+test-portable: setup
+	@"$(ROOT)/tools/portable" $(ARGS)
 
 # beside the virtual environment's packages: the library is proprietary, and only these tests use it
 RTX := .venv/tensorrt-rtx

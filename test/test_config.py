@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reflectdrive_ros.core.config import Config, ConfigError, as_yaml, load, override, override_dotted, settings
-from reflectdrive_ros.infra import arguments
+from reflectdrive_ros.infra import arguments, installing
 from reflectdrive_ros.training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
 
 ROOT = Path(__file__).parents[1]
@@ -280,6 +280,23 @@ def test_a_file_that_cannot_be_used_is_one_sentence(tmp_path, content, text):
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere.yaml does not exist"):
         load(tmp_path / "nowhere.yaml")
+
+
+def test_a_shipped_file_is_found_from_any_folder(tmp_path, monkeypatch):
+    """In the checkout, or in share/reflectdrive of an installation; one of the working directory is taken first."""
+    monkeypatch.chdir(tmp_path)
+    assert load("config/recorded.yaml") == load(ROOT / "config/recorded.yaml") != Config()
+    assert installing.shipped("models/reflectdrive2_small") == ROOT / "models/reflectdrive2_small"
+    share = tmp_path / "prefix/share/reflectdrive/config"
+    share.mkdir(parents=True)
+    (share / "installed.yaml").write_text("planner: idm_proposals")
+    site_packages = tmp_path / "prefix/lib/python3.12/site-packages"
+    monkeypatch.setattr(installing, "__file__", str(site_packages / "reflectdrive_ros/infra/installing.py"))
+    assert load("config/installed.yaml").planner == "idm_proposals"
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/installed.yaml").write_text("planner: constant_velocity")
+    assert load("config/installed.yaml").planner == "constant_velocity"
+    assert installing.shipped("config/nowhere.yaml") == Path("config/nowhere.yaml")
 
 
 @given(

@@ -128,6 +128,15 @@ def test_a_planner_without_a_plan_scores_nothing_and_is_named(planners, tmp_path
     assert len(content["failures"]["lost"]) == 5
 
 
+def test_the_recordings_of_a_folder_are_named_as_in_training(written, tmp_path):
+    assert (
+        command("--scenes", f"real_tracks:{HERE}", "--planner", "constant_velocity", "--json", tmp_path / "it.json")
+        == 0
+    )
+    content = json.loads((tmp_path / "it.json").read_text())
+    assert content["drivers"]["constant_velocity"] == written["drivers"]["constant_velocity"]
+
+
 @pytest.mark.parametrize("case", ["nowhere", "empty", "broken", "mapless"])
 def test_a_fault_is_one_sentence_and_exit_code_2(case, tmp_path, capsys):
     folder = tmp_path / case

@@ -37,7 +37,7 @@ def larger(count):
 
 def test_an_engine_drives_by_graphs_that_take_the_cameras_images(tiny_model, tmp_path):  # noqa: F811
     words = ["--camera", "160x100", "--setting", "decoding.goal_value_power=2"]
-    assert main(["export", str(tiny_model.file), "--out", str(tmp_path), *words]) == 0
+    assert main(["export", str(tiny_model.file.parent), "--out", str(tmp_path), *words]) == 0
     card = tmp_path / "card.json"
     assert GraphCard.read(card).decoding()["goal_value_power"] == 2.0
     engine_config = replace(config(planner="reflectdrive2"), model=ModelConfig(str(card), sha256_of(card)))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from own_bags import short_bag
 from packaging.requirements import Requirement
+from test_python_page import EXAMPLES
 
 import reflectdrive_ros
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
@@ -423,6 +424,40 @@ def test_a_wheel_scores_and_evaluates_on_a_machine_without_ros(without_ros, tmp_
     findings = json.loads((tmp_path / "doctor.json").read_text())["findings"]
     states = {each["name"]: each["state"] for each in findings}
     assert (states["ROS 2"], states["planner"], states["processor"]) == ("MISSING", "OK", "OK")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_wheel_trains_and_exports_on_a_machine_without_ros(without_ros, tmp_path):
+    """Away from the clone: the shipped recipe, a few steps, graphs of the weights, and scores by their card."""
+    extras = [str(without_ros.parents[1] / "source") + "[train,export]"]
+    command = [without_ros / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *extras]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    program, scenes = without_ros / "reflectdrive", tmp_path / "sets" / "own"
+    shutil.copytree(ROOT / "test/data/scenes_val", scenes)
+    few = [f"--setting={name}" for name in ("data.batch=4", "checkpointing.validation_scenes=2")]
+    sets = ("--train", scenes, "--val", scenes, "--out", tmp_path / "run", "--steps", "2")
+    trained = run_alone(program, "train", "sft", "config/train/scene_small.yaml", *sets, *few)
+    assert trained.returncode == 0, trained.stderr
+    exported = run_alone(program, "export", tmp_path / "run", "--out", tmp_path / "graphs")
+    assert exported.returncode == 0, exported.stderr
+    card = tmp_path / "graphs/card.json"
+    words = ("eval", "--scenes", scenes, "--limit", "2", "--planner", "reflectdrive2", "--model", card)
+    words += ("--setting", "cameras.required=false")
+    driven = run_alone(program, *words, "--json", tmp_path / "eval.json")
+    assert driven.returncode == 0, driven.stderr
+    assert json.loads((tmp_path / "eval.json").read_text())["scenes"] == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_the_programs_of_the_page_on_python_run_with_a_wheel(without_ros, tmp_path):
+    for name, program, printed in EXAMPLES:
+        (tmp_path / "program.py").write_text(program)
+        done = run_alone(without_ros / "python", tmp_path / "program.py")
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+        assert len(done.stdout.splitlines()) == len(printed.splitlines()), name
 
 
 @takes_minutes

@@ -13,6 +13,7 @@ import gallery
 import hooks
 import numpy as np
 import pytest
+from own_bags import short_bag
 from replay_records import EIGHT_S, driven, embedded, frame, record
 from test_report import driven_world, full_record
 
@@ -20,6 +21,7 @@ from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import PlanSource, Verdict
 from reflectdrive_ros.replay.record import poses_at_score_times
 from reflectdrive_ros.replay.report import write_report
+from reflectdrive_ros.ros.bag import BagReader
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tools" / "site"
@@ -159,6 +161,17 @@ def test_a_free_planner_speeds_up_as_far_as_bends_allow():
     circle = 10.0 * np.stack([np.sin(angles), 1.0 - np.cos(angles)], axis=-1)
     slow = np.diff(gallery.free_drive(circle, 5.0, 4.0), prepend=5.0) / 0.1
     assert slow[-1] == pytest.approx(np.sqrt(gallery.OTHER_LATERAL_MPS2 * 10.0), rel=0.05)
+
+
+def test_trajectories_of_another_planner_stand_beside_the_messages_of_a_drive(tmp_path):
+    drive = short_bag(tmp_path / "drive", "pandaset_002", seconds=1.0, objects=2)
+    gallery.write_other_planner(drive, tmp_path / "other")
+    with BagReader(drive) as before, BagReader(tmp_path / "other") as after:
+        kept = {topic.name: topic.count for topic in before.topics if "/camera/" not in topic.name}
+        plans = kept["/localization/kinematic_state"]
+        assert {topic.name: topic.count for topic in after.topics} == {**kept, gallery.OTHER_PLANNER: plans}
+        (*_, last) = after.messages([gallery.OTHER_PLANNER])
+        assert len(last.message().points) == gallery.OTHER_POINTS
 
 
 def test_candidates_that_are_not_published_are_drawn(tmp_path):

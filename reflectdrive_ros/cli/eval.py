@@ -97,7 +97,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """
     config = configuration(args)
     _refuse_options_of_the_other_loop(args)
-    args.scenes, args.privilege = args.scenes or real_tracks.NAME, args.privilege or ["objects"]
+    # real_tracks:DIR is the folder, as in training sets
+    args.scenes = (args.scenes or real_tracks.NAME).removeprefix(f"{real_tracks.NAME}:")
+    args.privilege = args.privilege or ["objects"]
     if args.closed_loop:
         return closed_loop.run_closed_loop(args, config, rows(args, config, [""]), console, errors)
     if _are_recordings(args.scenes):

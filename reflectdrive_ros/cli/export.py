@@ -1,9 +1,9 @@
 """`reflectdrive export CHECKPOINT --out DIR`: a planner's weights as ONNX graphs and a card.
 
-CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them. DIR gets vision_encoder.onnx,
-prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and `model.sha256` to the
-printed hash. ONNX Runtime runs the graphs without torch. Of a denoiser, as its card says, DIR gets encoder.onnx,
-denoiser.onnx and card.json, in float32 or int8.
+CHECKPOINT is a weights.safetensors with its card.json beside it, as training writes them, or their folder. DIR gets
+vision_encoder.onnx, prefill_goal.onnx, prefill.onnx, step.onnx and card.json; set `model.file` to DIR/card.json and
+`model.sha256` to the printed hash. ONNX Runtime runs the graphs without torch. Of a denoiser, as its card says, DIR
+gets encoder.onnx, denoiser.onnx and card.json, in float32 or int8.
 
 Quantised graphs may drive differently. With --precision int8 or fp8 graphs are written only after they have planned for
 scenes of a set (--gate DIR) and scored at most 0.3 PDMS less than float32 graphs; the card holds both scores.
@@ -13,6 +13,7 @@ Activation ranges are measured on another set (--calibrate DIR). With --precisio
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -52,7 +53,10 @@ Export = Callable[[Path], str]  # writes graphs and their card into a folder; th
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "checkpoint", type=Path, metavar="CHECKPOINT", help="weights.safetensors, with its card.json beside it"
+        "checkpoint",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="weights.safetensors, with its card.json beside it, or their folder",
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="output folder of the graphs and their card"
@@ -109,6 +113,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     """Exit code 0; 2 with one sentence on stderr when something cannot be used, or the gate is not passed."""
+    if os.path.isdir(args.checkpoint):  # Path.is_dir raises for some names
+        args.checkpoint /= "weights.safetensors"
     check_options(args)
     settings = arguments.settings_of(args.settings, ("decoding",) if args.gate is None else ())
     config = override_dotted(load(args.config) if args.config else Config(), settings)

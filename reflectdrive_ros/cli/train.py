@@ -21,6 +21,7 @@ from ..core.config import ConfigError, override_dotted
 from ..data.scene import FAMILIES
 from ..infra import arguments
 from ..infra.command import HelpFormatter, command
+from ..infra.installing import shipped
 from ..infra.signals import end_with_parent
 from ..model.token.net import TokenNetConfig
 from ..training import denoiser_runs, diffusion, refine, rl, runs, settings, token_runs
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_run_arguments(sft_parser, several="training sets")
     sft_parser.add_argument(
         "--init-from",
-        type=Path,
+        type=shipped,
         metavar="DIR",
         help="run, or folder of weights as models/reflectdrive2_small, that initialises this one, as far as it fits",
     )
@@ -49,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Qwen3 weights that initialise a new run of base",
     )
     sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
-    sft_parser.add_argument("--scene-weights", type=Path, metavar="DIR", help="denoiser whose encoder initialises it")
+    sft_parser.add_argument(
+        "--scene-weights", type=shipped, metavar="DIR", help="denoiser whose encoder initialises it"
+    )
     _add_teacher_argument(sft_parser)
     sft_parser.set_defaults(defaults=TrainConfig())
     for name, title, description, init_from_help, defaults in (
@@ -70,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         run_parser = kinds.add_parser(name, help=title, description=description)
         _add_run_arguments(run_parser)
-        run_parser.add_argument("--init-from", type=Path, metavar="DIR", required=True, help=init_from_help)
+        run_parser.add_argument("--init-from", type=shipped, metavar="DIR", required=True, help=init_from_help)
         _add_teacher_argument(run_parser)
         run_parser.set_defaults(defaults=defaults, language_weights=None, vision_weights=None, scene_weights=None)
     diffusion_parser = kinds.add_parser(
@@ -78,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_run_arguments(diffusion_parser, several="training sets; or real_tracks, real_tracks:DIR")
     diffusion_parser.add_argument(
-        "--init-from", type=Path, metavar="DIR", help="run, or folder of weights, that initialises this one"
+        "--init-from", type=shipped, metavar="DIR", help="run, or folder of weights, that initialises this one"
     )
     diffusion_parser.add_argument(
         "--hold-out",
@@ -127,7 +130,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, several: str = "") -> No
 def _add_teacher_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--teacher",
-        type=Path,
+        type=shipped,
         metavar="DIR",
         help="run, or folder of weights, whose plans are the targets in place of the expert's; needs data.prompt_cache",
     )

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from .documents import DocumentError, read_yaml
 from .errors import UserError
 from .files import path_text
+from .installing import shipped
 
 
 class ConfigError(UserError, ValueError):
@@ -118,7 +119,11 @@ def override_dotted(config: Any, values: Mapping[str, Any]) -> Any:
 
 
 def override_from_file(config: Any, path: Path) -> Any:
-    """The configuration overridden by a YAML file. Raises ConfigError for a file that cannot be used."""
+    """The configuration overridden by a YAML file, which may be a shipped one.
+
+    Raises ConfigError for a file that cannot be used.
+    """
+    path = shipped(path)
     try:
         content = read_yaml(path)
     except FileNotFoundError:

@@ -1,10 +1,14 @@
-"""What a user can install or set up where an import fails.
+"""What a user can install or set up where an import fails, and where files that are shipped lie.
 
 pip_extra("train")                      # pip install '.[train]' in a clone of reflectdrive
 import_advice(fault)                    # needs torch, which is not installed: ..
+shipped("config/recorded.yaml")         # of the working directory, the checkout or the share folder
 """
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 EXTRAS = {  # library -> extra of setup.cfg that installs it
     **dict.fromkeys(("torch", "lightning_fabric", "safetensors", "tensorboard"), "train"),
@@ -23,6 +27,16 @@ SET_UP_ROS = (
 def pip_extra(name: str) -> str:
     """The command that installs an extra of setup.cfg. A name on a package index would be that of a stranger."""
     return f"pip install '.[{name}]' in a clone of reflectdrive"
+
+
+def shipped(path: str | Path) -> Path:
+    """A file or folder of `config` or `models`: a relative name is searched in the working directory, the checkout and
+    share/reflectdrive of the possible installation prefixes. The given path where there is none.
+    """
+    here = Path(__file__).resolve()
+    folders = (Path(), here.parents[2], *(prefix / "share" / "reflectdrive" for prefix in here.parents))
+    # os.path returns False for names for which Path.exists raises
+    return next((folder / path for folder in folders if os.path.exists(folder / path)), Path(path))
 
 
 def import_advice(fault: ImportError) -> str | None:

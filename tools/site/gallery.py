@@ -224,7 +224,7 @@ def write_other_planner(source: Path, target: Path) -> None:
             bag.add_topic(topic.name, topic.type_name, latched=topic.latched)
         bag.add_topic(OTHER_PLANNER, "autoware_planning_msgs/msg/Trajectory")
         for each in reader.messages([topic.name for topic in recorded]):
-            bag.write(each.topic, each.received_ns, each.message())
+            bag.write(each.topic, each.received_ns, each.data)
             if each.topic == names["odometry"]:
                 ego = convert.ego_state(each.message(), "map")
                 begin_m = geometry.project(path, ego.map_from_ego[None, :2])[0][0]
