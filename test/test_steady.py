@@ -180,10 +180,13 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
         (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=1.1), ""),
         (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "less clearance"),
         (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "less clearance"),
+        (SafetyCheck(clearance_m=0.448), SafetyCheck(clearance_m=0.444), ""),
+        (SafetyCheck(road_clearance_m=-0.1), SafetyCheck(road_clearance_m=-0.101), "less clearance"),
+        (SafetyCheck(road_clearance_m=-0.1), SafetyCheck(road_clearance_m=-0.1), ""),
     ],
 )
 def test_what_a_steady_plan_would_give_away_is_named(own, limited, word):
-    """A gap of more than a metre may shrink to one metre."""
+    """A gap of more than a metre may shrink to one metre, a smaller one by a twentieth."""
     loss = safety_loss(own, limited)
     assert word in loss
     assert bool(word) == bool(loss)
