@@ -346,14 +346,14 @@ def alternating(*plans):
     return lambda state, scene, planner_context: Candidates(plans[next(turns) % len(plans)][None], np.zeros(1))
 
 
-def stepped(generate, count, rows=(), speed_mps=8.0, **changes):
-    """Plans of steps 0.1 s apart, of a car that follows its plans exactly, and the state after the last; other cars
-    (`rows`) appear at the last step."""
+def stepped(generate, count, rows=(), speed_mps=8.0, drift_m=0.0, **changes):
+    """Plans of steps 0.1 s apart, of a car that follows its plans, but for a drift to the left at each step, and the
+    state after the last; other cars (`rows`) appear at the last step."""
     state, plans = PlannerState(), []
     for step in range(count):
         stamp_ns = (step + 10) * SECOND_NS // 10
         scene = mapped_scene(speed_mps, *(rows if step == count - 1 else ()), stamp_ns=stamp_ns)
-        pose = np.array([0.1 * speed_mps * step, 0.0, 0.0])
+        pose = np.array([0.1 * speed_mps * step, drift_m * step, 0.0])
         scene = replace(scene, ego=replace(scene.ego, stamp_ns=stamp_ns, map_from_ego=pose))
         state, plan = pipeline.plan(generate, state, scene, PlannerContext(config(**changes)))
         plans.append(plan)
@@ -364,10 +364,17 @@ def test_of_plans_that_alternate_the_one_that_is_driven_is_continued_for_a_secon
     fast, slow = moving(8.0), moving(8.0, 0.2)
     plans, state = stepped(alternating(fast, slow), 10)
     assert [plan.change for plan in plans] == ["", *["continued"] * 9]
-    assert state.generated_ns == plans[0].stamp_ns
+    assert state.generated is plans[0]
     plans, state = stepped(alternating(fast, slow), 13)
     assert plans[11].change != "continued", "generated longer than a second ago"
-    assert state.generated_ns > plans[0].stamp_ns
+    assert state.generated.stamp_ns > plans[0].stamp_ns
+
+
+def test_a_plan_is_continued_only_for_a_car_that_follows_it():
+    """Its rest begins 0.3 m beside the car: a car that another planner, or a person, drives would swerve."""
+    plans, _ = stepped(proposing(moving(8.0)), 7, drift_m=0.08)
+    assert [plan.change for plan in plans[:4]] == ["", *["continued"] * 3]
+    assert plans[4].change != "continued"
 
 
 def test_a_plan_that_has_become_unsafe_is_not_continued():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import SECOND_NS, cars, config, observation, turning_route
+from scenes import SECOND_NS, cars, config, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.domain import AgentKind, Agents, ForecastSource, Plan, Trajectory, Verdict

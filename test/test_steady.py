@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scenes import SECOND_NS, Clock, cars, config, later, observation
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.domain import Plan, PlanSource, Trajectory, Verdict
+from reflectdrive_ros.core.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
 from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.planning.postprocess import comfort
-from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.runtime.engine import Engine, safety_loss
 
 LIMIT_M = 0.5
 TIMES_S = 0.1 * np.arange(1, 41)
@@ -161,3 +161,25 @@ def test_distance_to_others_is_not_given_away_for_a_steady_plan():
     assert max_lateral_shift(second.plan, first) > 2.0
     (note,) = second.notes
     assert note.endswith("with the limit the plan has less clearance to agents or to the road's edge")
+
+
+@pytest.mark.parametrize(
+    ("own", "limited", "word"),
+    [
+        (SafetyCheck(unsafe_after_s=3.5), SafetyCheck(unsafe_after_s=3.2), "unsafe after 3.2 s"),
+        (SafetyCheck(), SafetyCheck(unsafe_after_s=3.9), "unsafe after 3.9 s"),
+        (SafetyCheck(unsafe_after_s=3.2), SafetyCheck(), ""),
+        (SafetyCheck(clearance_m=0.9), SafetyCheck(clearance_m=0.7), "less clearance"),
+        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=1.1), ""),
+        (SafetyCheck(clearance_m=3.0), SafetyCheck(clearance_m=0.9), "less clearance"),
+        (SafetyCheck(road_clearance_m=0.4), SafetyCheck(road_clearance_m=0.1), "less clearance"),
+        (SafetyCheck(clearance_m=0.448), SafetyCheck(clearance_m=0.444), ""),
+        (SafetyCheck(road_clearance_m=-0.1), SafetyCheck(road_clearance_m=-0.101), "less clearance"),
+        (SafetyCheck(road_clearance_m=-0.1), SafetyCheck(road_clearance_m=-0.1), ""),
+    ],
+)
+def test_what_a_steady_plan_would_give_away_is_named(own, limited, word):
+    """A gap of more than a metre may shrink to one metre, a smaller one by a twentieth."""
+    loss = safety_loss(own, limited)
+    assert word in loss
+    assert bool(word) == bool(loss)

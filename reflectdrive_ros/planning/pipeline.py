@@ -25,7 +25,7 @@ from .assessment import limit_violation, planned_safety
 from .candidates import Candidates, Generator
 from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
-from .postprocess.waypoints import POINTS, rest_of_plan, trajectories, waypoint_poses
+from .postprocess.waypoints import POINTS, follows, rest_of_plan, trajectories, waypoint_poses
 from .repair.brake import repair_points
 from .repair.return_to_route import return_to_route
 from .repair.search import repair_tokens
@@ -76,12 +76,12 @@ def plan(
     with times.of("finish"):
         result = finish(points, option, candidates, safety_context, observation)
         result = replace(result, check=safety_check(result, safety_context, repairs), change=options.changes[option])
-    generated_ns: int | None = observation.stamp_ns
+    generated: Plan | None = result
     if options.changes[option] == CONTINUED and state.previous is not None:
-        generated_ns = state.generated_ns
+        generated = state.generated
         result = replace(result, planners=(*state.previous.planners[:1], *result.planners[1:]))
     notes, reason = candidates.notes, candidates.full_step_reason
-    return PlannerState(result, candidates.memory, notes, reason, times.ms, generated_ns), result
+    return PlannerState(result, candidates.memory, notes, reason, times.ms, generated), result
 
 
 def as_generated(candidates: Candidates) -> PlanOptions:
@@ -113,16 +113,17 @@ def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOp
 
 
 def with_previous(options: PlanOptions, state: PlannerState, safety_context: SafetyContext) -> PlanOptions:
-    """The options and the rest of the previous plan, unless that was generated longer than CONTINUED_MAX_S ago.
+    """The options and the rest of the previous plan, unless that was generated longer than CONTINUED_MAX_S ago, or the
+    car is not where it was to be.
 
     Ten times a second the best of plans of nearly the same score is a matter of noise: a car that takes each of them
-    sways, and brakes and accelerates in turns.
+    sways, and brakes and accelerates in turns. A plan that begins beside the car would begin with a swerve.
     """
-    observation = safety_context.observation
-    if state.generated_ns is None or observation.stamp_ns - state.generated_ns > CONTINUED_MAX_S * 1e9:
+    observation, generated = safety_context.observation, state.generated
+    if generated is None or observation.stamp_ns - generated.stamp_ns > CONTINUED_MAX_S * 1e9:
         return options
     rest = rest_of_plan(state.previous, observation, POINTS)
-    if rest is None or not knows_what_plans_wait_for(safety_context):
+    if rest is None or not follows(observation.ego, generated) or not knows_what_plans_wait_for(safety_context):
         return options
     return PlanOptions(
         np.concatenate([options.points, rest[None]]),

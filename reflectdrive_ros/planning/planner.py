@@ -36,7 +36,7 @@ class PlannerState:
     notes: tuple[str, ...] = ()  # of the last step: sentences on inputs that were replaced, cut or ignored
     full_step_reason: str = ""  # why the last step was a full one; empty after a lite step
     stage_ms: Mapping[str, float] = field(default_factory=dict)  # duration of each stage of the last step
-    generated_ns: int | None = None  # when the points of `previous` were generated; later ones continue them
+    generated: Plan | None = None  # whose points those of `previous` are: itself, or an earlier one that it continues
 
 
 @dataclass(frozen=True, eq=False)

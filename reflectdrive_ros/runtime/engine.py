@@ -22,9 +22,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-import numpy as np
-
-from ..core import geometry
 from ..core.config import Config, ConfigError
 from ..core.domain import (
     Agents,
@@ -37,7 +34,7 @@ from ..core.domain import (
     StepReport,
     Verdict,
 )
-from ..core.kinematics import carry_forward, path_ahead, resample
+from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
 from ..planning import decoding_config, generator_spec, get_planner, guard, needed_capabilities
 from ..planning.continuation import continue_plan
@@ -48,7 +45,7 @@ from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState
 from ..planning.postprocess import comfort
 from ..planning.postprocess.lateral_jerk import limited_trajectories
 from ..planning.postprocess.speed_profile import slow_trajectory
-from ..planning.postprocess.waypoints import CARRY_MAX_S
+from ..planning.postprocess.waypoints import CARRY_MAX_S, FOLLOWED_M, follows
 from ..planning.standstill import Standstill, StartMode, leave
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
@@ -63,9 +60,8 @@ NO_DEADLINE_MS = 10_000.0  # a deadline that no step reaches, where lateness is 
 MAX_LATERAL_SHIFT_M = 0.5  # to the last plan, unless safety requires more: a car that swerves at every step drifts
 WIDE_GAP_M = 1.0  # a gap to others, or to the road's edge, that may shrink for the sake of a steady plan
 ENOUGH_GAP_M = 0.5  # likewise, for the sake of the lateral jerk, which changes plans by centimetres
+EQUAL_GAP = 0.95  # share of a gap that counts as the same: a smooth path moves by millimetres
 LIMITED_MAX = 3  # plans of less lateral jerk that are checked
-FOLLOWED_M, FOLLOWED_RAD = 0.3, 0.15  # lateral, of a car that follows its plan, from where the plan has it
-FOLLOWED_ALONG_M = 1.0  # likewise, longitudinal
 
 
 class Engine:
@@ -338,15 +334,6 @@ class Engine:
             return stop_plan(ego, None, None, self._config)
 
 
-def follows(ego: EgoState, plan: Plan) -> bool:
-    """Whether the car is where a plan has it. It is not while a person drives: what is left of the plan would begin
-    beside the car, or at another speed."""
-    elapsed_s = np.array([min((ego.stamp_ns - plan.stamp_ns) * 1e-9, plan.trajectory.horizon_s)])
-    now_from_then = geometry.compose(geometry.invert(ego.map_from_ego), plan.map_from_ego)
-    ((ahead_m, left_m, turn_rad),) = np.abs(geometry.compose(now_from_then, resample(plan.trajectory, elapsed_s)))
-    return bool(ahead_m <= FOLLOWED_ALONG_M and left_m <= FOLLOWED_M and turn_rad <= FOLLOWED_RAD)
-
-
 def slow_to_limits(plan: Plan, safety_context: SafetyContext) -> Plan:
     """The plan, slowed where it is faster than traffic lights, limits and the end of the route allow."""
     slowed = slow_trajectory(plan.trajectory, safety_context.limits, safety_context.observation.ego.speed_mps)
@@ -367,8 +354,10 @@ def safety_loss(own: SafetyCheck, its: SafetyCheck, enough_m: float = WIDE_GAP_M
 
 
 def is_closer(gap_m: float | None, own_m: float | None, enough_m: float) -> bool:
-    """Whether a gap is smaller than the planner's own and below the sufficient clearance."""
-    return gap_m is not None and own_m is not None and gap_m < min(own_m, enough_m)
+    """Whether a gap is below EQUAL_GAP of the planner's own, and below the sufficient clearance."""
+    if gap_m is None or own_m is None:
+        return False
+    return gap_m < min(EQUAL_GAP * own_m if own_m > 0.0 else own_m, enough_m)
 
 
 def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:

@@ -4,7 +4,8 @@ Autoware's planning_validator refuses plans with more than 7 m/s^3 of 3 v^2 a k:
 In a bend at 3 m/s^2 of lateral acceleration that allows 0.8 m/s^2 of braking. Two causes:
 
 Path: a plan that leaves the car at an angle, or has a corner, has a large curvature there. `smooth_path` penalises the
-change of curvature, from the path that the car drives now on. It moves points by centimetres.
+change of curvature, from the path that the car drives now on. It moves points by centimetres; by decimetres where a
+plan stops hard within metres.
 
 Speeds: with w = v^4 the quantity is 3/4 k dw/ds: it limits the slope of w along the path. The fastest profile below the
 plan's own with such slopes results from one pass from the end and one from the start: the plan brakes before the bend
@@ -25,19 +26,17 @@ from ...core.config import FIRST_POINTS
 from ...core.domain import Array, EgoState, Trajectory
 from ...core.kinematics import SAME_PLACE_M, arc, curvature_now, driven_path, with_origin
 
-ACCEPTED_MPS3 = 6.7  # 3 v^2 a k of a plan that is not changed, below the 7 m/s^3 of the validator
-TARGETS_MPS3 = (
-    6.0,
-    5.0,
-    4.0,
-)  # of limited speeds, tried in turn: the curvature between points differs from that in them
+LIMIT_MPS3 = 7.0  # of the validator, for 3 v^2 a k
+ACCEPTED_MPS3 = 6.7  # of a plan that is not changed
+TARGETS_MPS3 = (6.0, 4.0, 2.0)  # of limited speeds, tried in turn: curvature between points differs from that in them
+BETTER = 0.5  # share of the plan's own that a limited plan beyond the limits may have
 LARGEST_ACCELERATION_MPS2 = 8.0  # below the validator's 9.8 m/s^2
 GAINING_MPS2, BRAKING_EARLY_MPS2 = 2.0, 4.0  # where the plan does neither; the driving score calls both comfortable
-WAVELENGTHS_M = (1.5, 2.5)  # wavelength below which a path is smoothed, divided by 2 pi
+WAVELENGTHS_M = (1.5, 2.5, 5.0)  # wavelength below which a path is smoothed, divided by 2 pi; the last for hard stops
 PATH_STEP_M = 0.5  # between points of a smooth path
 STATIONS_STEP = 16  # their number is a multiple: matrices are cached
 DRIVEN_STATIONS = 3  # points of the driven path that a smooth path begins with: position, direction, curvature
-OFF_PATH_MAX_M = 0.3  # of a smooth path from the plan's; half of it in most plans that leave the car at an angle
+OFF_PATH_MAX_M = 0.5  # of a smooth path from the plan's; as much as successive plans may shift
 SPACING_M = 1.0  # the validator's, between the points of its curvatures
 CHORD_M = 1.2  # curvature is that of the circle through points so far apart
 CURVATURE_STEP_M = 0.5
@@ -48,7 +47,7 @@ AHEAD_MAX_M = 3.0  # of where the plan has the car, in a bend where it would hav
 
 def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Trajectory]:
     """Trajectories in place of one that is beyond the limits, the less smoothed first; then those that are still
-    beyond them, but less. None if it is within the limits, too short, or driven backwards."""
+    beyond them, but have half as much. None if it is within the limits, too short, or driven backwards."""
     poses = with_origin(trajectory.poses)
     along = geometry.arc_lengths(poses)
     driven = driven_path(ego, trajectory.dt_s, max(FIRST_POINTS.values()))
@@ -56,7 +55,7 @@ def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Traj
     acceleration = np.abs(np.diff(along, n=2)).max(initial=0.0) / trajectory.dt_s**2
     if own <= ACCEPTED_MPS3 and acceleration <= LARGEST_ACCELERATION_MPS2:
         return
-    if along[-1] < 2.0 * CHORD_M or ego.speed_mps < 0.0:
+    if along[-1] < SPACING_M or ego.speed_mps < 0.0:
         return
     stops = along[-1] - along[-2] < SAME_PLACE_M
     allowed_m = np.minimum(along[1:] + AHEAD_MAX_M, along[-1] + SAME_PLACE_M if stops else math.inf)
@@ -76,7 +75,7 @@ def limited_trajectories(trajectory: Trajectory, ego: EgoState) -> Iterator[Traj
             if jerk <= ACCEPTED_MPS3:
                 yield limited
                 break
-            if jerk < own or acceleration > LARGEST_ACCELERATION_MPS2:
+            if jerk < min(own, max(BETTER * own, LIMIT_MPS3)) or acceleration > LARGEST_ACCELERATION_MPS2:
                 better.append((jerk, limited))
     yield from (limited for _, limited in sorted(better, key=lambda option: option[0]))
 

@@ -40,6 +40,8 @@ POINTS, POINT_DT_S = WAYPOINTS, 0.5
 HORIZON_S = POINTS * POINT_DT_S
 CARRY_MAX_S = 1.0  # a plan is used again for so long: later, the scene is another
 STEP_S = 0.1  # of `interpolate`, as the driving score simulates
+FOLLOWED_M, FOLLOWED_RAD = 0.3, 0.15  # lateral, of a car that follows its plan, from where the plan has it
+FOLLOWED_ALONG_M = 1.0  # likewise, longitudinal
 
 SMOOTHING_JERK_MPS3 = 2.0  # prior standard deviation of the jerk; smaller values cut corners, larger ones leave noise
 SMOOTHING_JERK_ON_ROAD_MPS3 = 1.0  # the same against the road
@@ -71,6 +73,17 @@ def carried_points(last: Plan, observation: Observation, count: int) -> Array:
     points = np.full((count, 2), np.nan)
     points[covered] = geometry.transform_points(now_from_then, poses[:, :2])
     return points
+
+
+def follows(ego: EgoState, plan: Plan) -> bool:
+    """Whether the car is where a plan has it. It is not while a person drives: what is left of the plan would begin
+    beside the car, or at another speed."""
+    elapsed_s = np.array([min((ego.stamp_ns - plan.stamp_ns) * 1e-9, plan.trajectory.horizon_s)])
+    now_from_then = geometry.compose(geometry.invert(ego.map_from_ego), plan.map_from_ego)
+    ((ahead_m, left_m, turn_rad),) = np.abs(
+        geometry.compose(now_from_then, kinematics.resample(plan.trajectory, elapsed_s))
+    )
+    return bool(ahead_m <= FOLLOWED_ALONG_M and left_m <= FOLLOWED_M and turn_rad <= FOLLOWED_RAD)
 
 
 def waypoints(trajectory: Trajectory) -> Array:
