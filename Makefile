@@ -209,7 +209,7 @@ $(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1020 --se
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 12 --duration 40 \
 	$(ONE_THREAD) $(ROAD_GIVEN) $(DRIVE_ROWS)
 $(NUMBERS)/variants-reflectdrive2.json: COMMAND = eval --scenes val --limit 150 --planner reflectdrive2 --variant all \
-	--variant no_edits reflectdrive2.edit_rounds=0 --variant one_draft_round reflectdrive2.draft_rounds=1 \
+	--variant no_edits reflectdrive2.edit_rounds=0 --variant three_draft_rounds reflectdrive2.draft_rounds=3 \
 	--variant no_repair pipeline.repair=false --variant no_variants pipeline.vary=false \
 	--variant one_goal pipeline.select=false \
 	--variant alone pipeline.select=false pipeline.repair=false
