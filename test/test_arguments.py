@@ -12,14 +12,14 @@ import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, COMMANDS, main
 from reflectdrive_ros.cli import scenes
-from reflectdrive_ros.infra import arguments
+from reflectdrive_ros.infra import arguments, installing
 from reflectdrive_ros.infra.arguments import Range
 
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
 NUMERIC_METAVARS = {"N", "M", "S"}
 PROGRAMS = ("demo.live", "demo.world_node", "ros.node")  # without `reflectdrive COMMAND`
 MODULES = ("replay.conformance", "training.edit_gain_probe")  # likewise, with a parser of their own
-TEXTS = (None, Path, str, arguments.cluster, arguments.location)
+TEXTS = (None, Path, str, arguments.cluster, arguments.location, installing.shipped)
 OTHER = {"--camera": "WxH", "--show": "N FILE", "--privilege": "NAME"}  # tested below
 
 

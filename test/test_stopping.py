@@ -14,6 +14,7 @@ import pytest
 from tiny_net import tiny_net
 
 from reflectdrive_ros.__main__ import main
+from reflectdrive_ros.features.images import WORDS
 from reflectdrive_ros.infra.files import lock_folder
 from reflectdrive_ros.infra.signals import Stopped, defer_signals, exit_code, raise_on_signal
 from reflectdrive_ros.model import checkpoint
@@ -147,7 +148,7 @@ def test_a_stopped_replay_through_the_node_leaves_no_node(pandaset, tmp_path, ca
 
 def test_a_stopped_export_leaves_no_graph(tmp_path, capsys):
     weights, out = tmp_path / "weights.safetensors", tmp_path / "graphs"
-    checkpoint.save(tiny_net(), weights, {})
+    checkpoint.save(tiny_net(words=WORDS, text_vocabulary=len(WORDS)), weights, {})
 
     def tracing():
         return any(tmp_path.glob(".graphs.*.part"))
