@@ -108,8 +108,8 @@ def test_the_guard_accepts_a_plan_in_its_lane_and_refuses_one_that_cuts_the_bend
 
 def starting(lateral_m, speed_mps, acceleration_mps2, turned=0.0):
     """A car beside a straight route, 15 m ahead of the ego."""
-    beside = cars((15.0, lateral_m, turned, speed_mps))
-    return replace(beside, accelerations_mps2=np.array([acceleration_mps2]), yaw_rates_rps=np.zeros(1))
+    agents = cars((15.0, lateral_m, turned, speed_mps))
+    return replace(agents, accelerations_mps2=np.array([acceleration_mps2]), yaw_rates_rps=np.zeros(1))
 
 
 @pytest.mark.parametrize("lateral_m", [-2.5, 2.5])

@@ -167,9 +167,9 @@ def test_trajectories_of_another_planner_stand_beside_the_messages_of_a_drive(tm
     drive = short_bag(tmp_path / "drive", "pandaset_002", seconds=1.0, objects=2)
     gallery.write_other_planner(drive, tmp_path / "other")
     with BagReader(drive) as before, BagReader(tmp_path / "other") as after:
-        kept = {topic.name: topic.count for topic in before.topics if "/camera/" not in topic.name}
-        plans = kept["/localization/kinematic_state"]
-        assert {topic.name: topic.count for topic in after.topics} == {**kept, gallery.OTHER_PLANNER: plans}
+        counts = {topic.name: topic.count for topic in before.topics if "/camera/" not in topic.name}
+        plans = counts["/localization/kinematic_state"]
+        assert {topic.name: topic.count for topic in after.topics} == {**counts, gallery.OTHER_PLANNER: plans}
         (*_, last) = after.messages([gallery.OTHER_PLANNER])
         assert len(last.message().points) == gallery.OTHER_POINTS
 

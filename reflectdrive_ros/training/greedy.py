@@ -1,4 +1,4 @@
-"""Greedy drafts of a batch in training, as the car decodes them: states before and after each round."""
+"""Greedy drafts of a batch in training: states before and after each round."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class GreedyPlans(NamedTuple):
 
 
 def draft_rounds(layout: TokenLayout) -> tuple[Round, ...]:
-    """The draft rounds of a full frame."""
+    """Of a draft with a goal those of training, which may be more than the planner's setting `draft_rounds`; of one
+    without a goal those that DriveFine drives with."""
     if not layout.goal:
         return decoding_rounds(layout.length, DriveFineConfig().draft_rounds, 0, "cosine")
     return decoding_rounds(len(layout.free), ROUNDS, 0)
@@ -41,8 +42,8 @@ def draft_rounds(layout: TokenLayout) -> tuple[Round, ...]:
 def decode_greedily(
     net: TokenNet, batch: Batch, rules: GoalRules, goals: int, generator: torch.Generator | None = None
 ) -> GreedyPlans:
-    """The drafts of a full frame to so many goals, as the car decodes them: to the most probable goals or, with a
-    generator, to the most probable one and others at random."""
+    """The drafts of a full frame to so many goals, in `draft_rounds`: to the most probable goals or, with a generator,
+    to the most probable one and others at random."""
     layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
     prefilled = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
     first, valid = prefilled.actions, prefilled.valid
