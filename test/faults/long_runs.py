@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {"worlds": "make test-worlds", "fuzz": "make fuzz", "soak": "make soak"}  # target by file name
-WORLDS, INPUTS, SOAK_MINUTES = 1000, 1_000_000, 60.0  # of a whole run
+WORLDS, INPUTS, SOAK_MINUTES = 1000, 1_000_000, 240.0  # of a whole run
 CODE = ("reflectdrive_ros", "src", "config", "models")
 SENTENCES_MAX = 20  # on abnormal drives
 
@@ -98,7 +98,8 @@ def _fuzz(content: Mapping[str, Any]) -> str:
 def _soak(content: Mapping[str, Any]) -> str:
     exceeded = ", ".join(name for name, met in content["limits_met"].items() if not met) or "none"
     return (
-        f"{content['minutes']:g} of {SOAK_MINUTES:g} minutes or more of driving in\nclosed loop with the real node "
+        f"{content['minutes']:g} of {SOAK_MINUTES:g} minutes or more of driving in\nsimulated time "
+        f"({content['wall_minutes']:g} minutes of ours), in closed loop with the real node "
         f"(`{content['planner']}`) in its own process: {content['plans']:,} plans, {content['stops']:,} of them stops. "
         f"Memory: {content['memory_mb_first']:.0f} to {content['memory_mb_last']:.0f} MB "
         f"({content['memory_growth_percent']:+.2f} %).\nDescriptors more at the end: {content['descriptors_leaked']}, "
