@@ -24,6 +24,7 @@ from ..core.config import ConfigError
 from ..core.domain import StepReport
 from ..infra.errors import printable, printable_line
 from ..maps.elevation import RoadSurface
+from ..planning.inputs import reads_images
 from ..runtime.model_file import ModelFileError
 from . import outputs, plan_messages, topics
 from .inputs.channel import InputStatus, Level
@@ -85,9 +86,9 @@ class PlannerNode(Node):
         self.create_timer(MISMATCH_PERIOD_S, self._report_mismatches, clock=steady)
         self._worker = threading.Thread(target=self._work, name="planner", daemon=True)
         self._worker.start()
+        cameras = ", ".join(self.config.cameras.names) if reads_images(self.config) else "none"
         self.get_logger().info(
-            f"planner {self.config.planner}, model {self._core.model_sha256[:12] or 'none'}, "
-            f"cameras {', '.join(self.config.cameras.names)}"
+            f"planner {self.config.planner}, model {self._core.model_sha256[:12] or 'none'}, reads cameras: {cameras}"
         )
         if self._core.domain_note:
             self.get_logger().warning(printable_line(self._core.domain_note))
