@@ -22,9 +22,7 @@ Row = tuple[str, str, str]  # name, a letter of SHORT per token, what happens
 REFLECTDRIVE2: tuple[Row, ...] = (
     ("goals", "----------------", "prefill_goal: goal posterior from the fully masked sequence"),
     ("", "--------------GG", "non-maximum suppression, goal values: up to six goals"),
-    ("draft round 1", "n-n-n---nn----GG", "the 5 most confident tokens are written"),
-    ("draft round 2", "knknk-n-kk--nnGG", "5 more"),
-    ("draft round 3", "kkkkknknkknnkkGG", "the last 4: one plan per goal"),
+    ("draft", "nnnnnnnnnnnnnnGG", "one round writes all tokens: one plan per goal"),
     ("selection", "kkkkkkkkkkkkkkGG", "one plan is selected; the others become candidates"),
     ("edit round 1", "kkkkkekkkkeekkGG", "improbable tokens are replaced, at most 5"),
     ("edit round 2, 3", "kkkkkkkkkkkekkGG", "until a round changes nothing"),
@@ -34,11 +32,7 @@ REFLECTDRIVE2: tuple[Row, ...] = (
 REFLECTDRIVE: tuple[Row, ...] = (
     ("goals", "----------------", "prefill_goal: goal posterior from the fully masked sequence"),
     ("", "--------------GG", "non-maximum suppression: three goals"),
-    ("draft round 1", "n-n-----n-----GG", "3 tokens are written (inpainting with a fixed goal)"),
-    ("draft round 2", "k-knn---k--n--GG", "3 more"),
-    ("draft round 3", "knkkk-n-k--kn-GG", "3 more"),
-    ("draft round 4", "kkkkknk-kn-kknGG", "3 more"),
-    ("draft round 5", "kkkkkkknkknkkkGG", "the last 2: one plan per goal"),
+    ("draft", "nnnnnnnnnnnnnnGG", "one round writes all tokens with the goal fixed (inpainting)"),
     ("selection", "kkkkkkkkkkkkkkGG", "the best plan by safety, then by the driving score"),
     ("repair, search", "kkkkkkaakkkkkkGG", "if unsafe: best pairs near the first unsafe waypoint"),
     ("repair, redraft", "kkkknnaannnnnnGG", "one call writes the rest; the results are scored"),

@@ -4,10 +4,10 @@
     reflectdrive bench step --model RUN/weights.safetensors --setting model.device=cuda
     reflectdrive bench step --scenes val --limit 100 --setting model.threads=1      # also the engine's steps
 
-The network plans for a synthetic scene by fixed rounds, full and lite steps in turn: of a token network prefill, three
-drafts of up to six goals and three edits of one, and prefill and two steps on one action sequence; of a denoiser, which
-has full steps only, one encoded scene and EVALUATIONS evaluations. Each time has new newest images, and those of the
-step before as the older ones, as on the road. `backend`, `device` and `threads` are settings of `model`.
+The network plans for a synthetic scene, full and lite steps in turn: of a token network prefill, the planner's draft
+rounds on up to six goals and all of its edit rounds on one, and prefill and two steps on one action sequence; of a
+denoiser, which has full steps only, one encoded scene and EVALUATIONS evaluations. Each time has new newest images, and
+those of the step before as the older ones, as on the road. `backend`, `device` and `threads` are settings of `model`.
 
 The bound is a roofline: per part the time of its minimal FLOPs or of its bytes (`bench.roofline`), the larger, at the
 copy and matrix rates of this machine, measured in the same run with as many threads. It needs torch, and a GPU that
@@ -39,6 +39,7 @@ from rich.table import Table
 from ..core import geometry, kinematics
 from ..core.config import Config, ConfigError
 from ..core.domain import Array, Observation, StepKind
+from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..data import shards
 from ..data.shards import SetError
 from ..evaluation import open_loop
@@ -120,8 +121,9 @@ def network_numbers(network: AnyNetwork, config: Config, steps: int, console: Co
         inputs = synthetic_inputs(network)
         count = min(MAX_GOALS, len(prefill_sequences(network, inputs).actions))
         part_costs = costs(token_config, count)
-        actions = token_steps(network, inputs, count)
-        work = token_work(network, part_costs, costs(token_config, 1))
+        rounds = full_step_rounds(config, network.layout)
+        actions = token_steps(network, inputs, count, rounds)
+        work = token_work(network, part_costs, costs(token_config, 1), rounds)
         names = ("prefill", "draft", "edit")
     times_ms = time_actions(steps, actions, console)
     numbers: dict[str, Any] = {
@@ -154,10 +156,19 @@ def torch_device(description: str, configured: str) -> str | None:
     return device if device == "cpu" or has_gpu() else None
 
 
-def token_steps(network: Network, inputs: ModelInputs, count: int) -> dict[str, Action]:
+def full_step_rounds(config: Config, layout: TokenLayout) -> tuple[Round, ...]:
+    """Rounds of a full step of the configured planner, as many edits as it may make."""
+    if not layout.goal:
+        return decoding_rounds(layout.length, config.drivefine.draft_rounds, 0, "cosine")
+    if config.planner == "reflectdrive":
+        return decoding_rounds(len(layout.free), config.reflectdrive.draft_rounds, 0)
+    return decoding_rounds(len(layout.free), config.reflectdrive2.draft_rounds, config.reflectdrive2.edit_rounds)
+
+
+def token_steps(network: Network, inputs: ModelInputs, count: int, full: Sequence[Round]) -> dict[str, Action]:
     """A full step on `count` goals, of which one is edited, and a lite step."""
     layout = network.layout
-    full, lite = full_rounds(layout), lite_rounds(layout)
+    lite = lite_rounds(layout)
     last = run_step(network, inputs, full, count)[0][:1].copy()
     last[:, layout.waypoint(layout.points - 1)] = layout.mask_id  # the part that a lite step has to write
     for_full, for_lite = (consecutive_inputs(inputs, network.inputs.cameras) for _ in range(2))
@@ -167,9 +178,11 @@ def token_steps(network: Network, inputs: ModelInputs, count: int) -> dict[str, 
     }
 
 
-def token_work(network: Network, all_goals: Mapping[str, Cost], one: Mapping[str, Cost]) -> dict[str, list[Cost]]:
+def token_work(
+    network: Network, all_goals: Mapping[str, Cost], one: Mapping[str, Cost], full: Sequence[Round]
+) -> dict[str, list[Cost]]:
     """The parts of a full and a lite step."""
-    full, lite = full_rounds(network.layout), lite_rounds(network.layout)
+    lite = lite_rounds(network.layout)
     edits = sum(edit for _, edit in full)
     read = [cost for name, cost in all_goals.items() if name != "step"]
     return {

@@ -24,8 +24,8 @@ layout without a goal has no prefill_goal.
 
 Opset 20 and plain operators, all supported by TensorRT. Everything between images and tokens is inside the graphs, so
 that the host computes nothing between calls. Shapes are static except V and M, which are free or fixed (`sequences`; V
-is then the number of cameras). A full step encodes new images, runs the second graph once and the last one six times; a
-lite step runs the third once and the last twice.
+is then the number of cameras). A full step encodes new images, then runs prefill_goal once and step for each round; a
+lite step runs prefill once and step twice.
 
 Arithmetic is in float32. A weight matrix that bfloat16 represents exactly (all of a shipped checkpoint's) is stored as
 bfloat16 behind a Cast, which runtimes fold when they load the graph: half the file size, the same numbers. A network
