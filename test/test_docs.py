@@ -125,6 +125,8 @@ def test_the_scores_of_the_readme_are_those_of_the_files():
     untrained = scenes["reflectdrive2 random weights (objects)"]["pdms"]
     sentence = f"With random weights, choice of the goal, check and repair alone reach {untrained:.1f} in"
     assert sentence in " ".join(text.split())
+    for network, row in (("reflectdrive2_scene", "edited (objects)"), ("drivefine_scene", "refined (objects)")):
+        assert f"[{numbers_of(f'variants-{network}')['differences'][row]['pdms']:+.1f}](docs/planners/" in text
 
 
 def test_the_index_has_every_page_under_one_kind():
