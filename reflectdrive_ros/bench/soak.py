@@ -26,14 +26,14 @@ from rich.table import Table
 
 from ..core.config import Config, override_dotted
 from ..demo import world_bag
-from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
+from ..demo.world_node import Pacing, WorldNode, new_context, remaps, spin_in_background
 from ..infra import arguments
 from ..infra.command import command, make_list
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
 from ..infra.signals import defer_signals
 from ..replay.node import PlannerOutputs
-from ..ros.processes import isolated_environment, running_node
+from ..ros.processes import isolated_environment, require_running, running_node
 from ..runtime import cli_args
 from .node import growth_percent, resident_mb
 

@@ -26,7 +26,7 @@ from rich.table import Table
 from ..core.config import Config
 from ..demo import live, world_bag, world_messages
 from ..demo.recordings import RECORDING
-from ..demo.world_node import Pacing, WorldNode, new_context, remaps, require_running, spin_in_background
+from ..demo.world_node import Pacing, WorldNode, new_context, remaps, spin_in_background
 from ..evaluation.driving_scores import extend
 from ..infra import arguments
 from ..infra.command import command, list_counts, make_list
@@ -44,7 +44,7 @@ from ..replay.node import PlannerOutputs
 from ..replay.record import DriveEvent, DriveRecord, ReplayRecord, summary
 from ..replay.report import drive_rows, write_report
 from ..ros.bag import IMAGE_DOMAIN, BagReader, BagWriter
-from ..ros.processes import isolated_environment, running_node
+from ..ros.processes import isolated_environment, require_running, running_node
 from ..runtime import cli_args
 from ..runtime.engine import planner_note
 from ..runtime.model_file import card_layout

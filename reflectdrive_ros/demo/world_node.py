@@ -40,10 +40,10 @@ from ..infra.command import HelpFormatter
 from ..infra.errors import Parser, UserError, printable, printable_line, printable_name
 from ..infra.signals import run_until_stopped
 from ..ros import convert, outputs, topics
-from ..ros.bag import BagError, BagWriter
+from ..ros.bag import BagWriter
 from ..ros.node_process import start_ros
 from ..ros.plan_publisher import qos_profile
-from ..ros.processes import dds_profile, full_topic_name, sender_qos
+from ..ros.processes import dds_profile, full_topic_name, sender_qos, wait_for_planner
 from ..ros.topics import NODE_NAME, message_class
 from . import world_bag, world_messages
 
@@ -56,7 +56,6 @@ LOCK_STEP_S = 2.0  # the longest that a tick waits for its plan
 INTRODUCTION_S = 0.3
 ODOMETRY_DELAY_S = 0.02  # after the objects of the same instant, without cameras
 MAP_TIMEOUT_S = 60.0  # of reading the map; on a busy machine it takes some seconds
-MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
 SPIN_S = 0.5  # the longest wait of the topics' thread for a message
 MAX_POSES = 100  # poses of the ego that a plan may still refer to
 
@@ -201,24 +200,8 @@ class WorldNode(Node):
         return sent
 
     def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        """Waits until the planner subscribes to every topic and its outputs are matched. Raises BagError with its last
-        output if it ends.
-        """
-        until = time.perf_counter() + MATCH_TIMEOUT_S
-        while time.perf_counter() < until:
-            require_running(process, log)
-            is_matched = self.count_publishers(full_topic_name("~/output/trajectory")) > 0
-            if is_matched and all(self.inputs[key].get_subscription_count() > 0 for key in self._read):
-                return
-            time.sleep(0.05)
-        raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
-
-
-def require_running(process: subprocess.Popen[bytes], log: Path) -> None:
-    """Raises BagError with a process's last words when it has ended."""
-    if process.poll() is not None:
-        last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
-        raise BagError(f"the node ended with code {process.returncode}: {last}")
+        """As `ros.processes.wait_for_planner`, of the topics that the planner reads."""
+        wait_for_planner(process, log, self, [self.inputs[key] for key in self._read])
 
 
 def remaps(config: Config) -> dict[str, str]:

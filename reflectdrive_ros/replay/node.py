@@ -29,15 +29,14 @@ from rosgraph_msgs.msg import Clock
 from ..core.config import Config
 from ..infra.progress import ShownProgress
 from ..ros import convert, outputs, plan_messages, topics
-from ..ros.bag import BagError, BagReader
+from ..ros.bag import BagReader
 from ..ros.inputs.channel import InputStatus, Level
 from ..ros.node_process import start_ros
 from ..ros.plan_publisher import qos_profile
-from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos
+from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos, wait_for_planner
 from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
 
-MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
 MAP_TIMEOUT_S = 60.0  # of reading the map
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
@@ -94,19 +93,8 @@ class Harness:
         return collect
 
     def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:
-        """Waits until the node subscribes to every input and its outputs are matched. Raises BagError with its last
-        output if it ends.
-        """
-        until = time.perf_counter() + MATCH_TIMEOUT_S
-        while time.perf_counter() < until:
-            if process.poll() is not None:
-                last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
-                raise BagError(f"the node ended with code {process.returncode}: {last}")
-            has_trajectory = self.node.count_publishers(full_topic_name("~/output/trajectory")) > 0
-            if has_trajectory and all(publisher.get_subscription_count() > 0 for publisher in self.inputs.values()):
-                return
-            time.sleep(0.05)
-        raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
+        """As `wait_for_planner`, of this side's publishers."""
+        wait_for_planner(process, log, self.node, self.inputs.values())
 
     def publish_clock(self, now_ns: int) -> None:
         self.clock.publish(Clock(clock=outputs.time_message(now_ns)))

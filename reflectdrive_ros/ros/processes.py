@@ -7,20 +7,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 
 from ..core.config import Config, as_yaml
 from ..infra.signals import Stopped, child_environment, defer_signals
 from . import topics
+from .bag import BagError
 from .plan_publisher import qos_profile
 from .system_checks import shipped_file
 from .topics import NODE_NAME
 
 SENDER_DEPTH = 10
+MATCH_TIMEOUT_S = 120.0  # a loaded machine may take half a minute to start a process; one that ends is noticed at once
 
 
 def dds_profile() -> Path | None:
@@ -73,6 +78,26 @@ def running_node(
         finally:
             if process is not None:
                 stop_process(process)
+
+
+def wait_for_planner(process: subprocess.Popen, log: Path, node: Node, inputs: Iterable[Publisher]) -> None:
+    """Waits until the planner of `process`, whose output is in `log`, subscribes to all `inputs`, and its trajectory is
+    there for `node`. Raises BagError, with its last line of output if it ends."""
+    until, publishers = time.perf_counter() + MATCH_TIMEOUT_S, list(inputs)
+    while time.perf_counter() < until:
+        require_running(process, log)
+        has_trajectory = node.count_publishers(full_topic_name("~/output/trajectory")) > 0
+        if has_trajectory and all(publisher.get_subscription_count() > 0 for publisher in publishers):
+            return
+        time.sleep(0.05)
+    raise BagError(f"the node did not connect within {MATCH_TIMEOUT_S:.0f} s: is another DDS profile in use?")
+
+
+def require_running(process: subprocess.Popen, log: Path) -> None:
+    """Raises BagError with a process's last line of output if it has ended."""
+    if process.poll() is not None:
+        last = (log.read_text(encoding="utf-8").strip().splitlines() or ["no output"])[-1]
+        raise BagError(f"the node ended with code {process.returncode}: {last}")
 
 
 def stop_process(process: subprocess.Popen, patience_s: float = 3.0) -> int:
