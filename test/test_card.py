@@ -13,7 +13,7 @@ from scripted_network import camera_observation
 from tiny_graphs import RULES, network
 from tiny_net import ONE_LAYER, POSES, tiny_inputs
 
-from reflectdrive_ros.bench.parity import full_rounds, run_step
+from reflectdrive_ros.bench.network_steps import full_rounds, run_step
 from reflectdrive_ros.core.config import ModelConfig
 from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.core.tokens import TokenLayout

@@ -29,15 +29,8 @@ from ..planning import get_planner
 from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
 from ..runtime.network import golden, token_network
 from ..runtime.ort_backend import CalibrationDenoiser, CalibrationNetwork, OrtDenoiser, OrtNetwork
-from .parity import (
-    PRIVILEGE,
-    compare_denoisers,
-    compare_networks,
-    full_rounds,
-    lite_rounds,
-    read_scenes,
-    run_step,
-)
+from .network_steps import full_rounds, lite_rounds, run_step
+from .parity import PRIVILEGE, compare_denoisers, compare_networks, read_scenes
 
 CALIBRATION_SCENES = 64  # scenes from which activation ranges are measured
 

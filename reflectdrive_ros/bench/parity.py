@@ -10,10 +10,8 @@ both sample from the same noise is given, in metres.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,6 @@ from rich.table import Table
 
 from ..core.config import Config, ModelConfig, load, override, override_dotted
 from ..core.domain import Array, Observation, Plan
-from ..core.recipe_config import DriveFineConfig
-from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..data import shards
 from ..data.scene import DrivingScene
 from ..data.shards import SetError
@@ -32,28 +28,26 @@ from ..evaluation import driving_scores, open_loop, privilege
 from ..evaluation.bootstrap import percent_interval
 from ..evaluation.driving_scores import MEASURES
 from ..features.images import ModelInputs, model_inputs
-from ..features.vectors import VectorInputs, vector_inputs
+from ..features.vectors import vector_inputs
 from ..infra import arguments
 from ..infra.command import command, make_table
 from ..infra.progress import track_progress
 from ..infra.provenance import write_numbers
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
-from ..planning.critique import CRITIQUE_CHANNELS
-from ..planning.denoiser import START_SCALE, Denoiser, in_metres, present_states, sample
+from ..planning.denoiser import START_SCALE, Denoiser
 from ..planning.planner import (
     AnyNetwork,
     Network,
     Planner,
     PlannerContext,
     PlanningError,
-    prefill_sequences,
-    run_rounds,
 )
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
-from ..runtime.network import SELF_CHECK_STEPS, load_network, token_network
+from ..runtime.network import load_network, token_network
 from ..scoring.scorer import Scene
+from .network_steps import full_rounds, lite_rounds, run_step, sampled_m
 
 PRIVILEGE = "objects"  # as the default of `reflectdrive eval`
 SETTINGS = (  # those of decoding are built into the graphs, those of the model are options
@@ -190,52 +184,6 @@ def decode_both(network: Network, reference: Network, inputs: ModelInputs) -> Pa
     return mine, theirs
 
 
-def full_rounds(layout: TokenLayout) -> tuple[Round, ...]:
-    """Rounds of a full step: of ReflectDrive-2 or, without a goal, the drafts of DriveFine."""
-    if not layout.goal:
-        return decoding_rounds(layout.length, DriveFineConfig().draft_rounds, 0, "cosine")
-    return decoding_rounds(len(layout.free), 3, 3)
-
-
-def lite_rounds(layout: TokenLayout) -> tuple[Round, ...]:
-    """Rounds of a lite step."""
-    return decoding_rounds(layout.length, 1, 1)
-
-
-def run_step(
-    network: Network,
-    inputs: ModelInputs,
-    rounds: Sequence[Round],
-    count: int | None = None,
-    actions: Array | None = None,
-    edited: int | None = None,
-) -> tuple[Array, tuple[float, float, float]]:
-    """Action sequences (M, T) of a frame on `count` goals, or from `actions`; ms in prefill, drafts and edits.
-
-    Edits are made on the first `edited` of them, which are what is returned; None: on all. A refinement expert counts
-    as an edit.
-    """
-    start_ns = time.perf_counter_ns()
-    if actions is None:
-        prefilled = prefill_sequences(network, inputs)
-        context, actions = prefilled.context, prefilled.actions[:count]
-    else:
-        context = network.prefill(inputs)
-    prefill_ms, start_ns = 1e-6 * (time.perf_counter_ns() - start_ns), time.perf_counter_ns()
-    actions, _ = network.draft(context, actions, [limit for limit, edit in rounds if not edit])
-    actions = actions[:edited]
-    reads_critique = "critique" in network.capabilities
-    edits = [each for each in rounds if each.edit and "edit" in network.capabilities and not reads_critique]
-    draft_ms, start_ns = 1e-6 * (time.perf_counter_ns() - start_ns), time.perf_counter_ns()
-    actions, _ = run_rounds(partial(network.step, context), actions, edits)
-    if reads_critique:
-        unknown = np.zeros((len(actions), network.layout.points, CRITIQUE_CHANNELS), np.float32)
-        actions, _ = network.refine(context, actions, unknown)
-    elif "refine" in network.capabilities:
-        actions, _ = network.refine(context, actions)
-    return actions, (prefill_ms, draft_ms, 1e-6 * (time.perf_counter_ns() - start_ns))
-
-
 def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Equal ids, action sequences and scenes of what two networks wrote, a pair for each scene."""
     same = [mine == theirs for mine, theirs in pairs]
@@ -254,14 +202,6 @@ def count_equal(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 # --- denoisers -------------------------------------------------------------------------------------------------------
-
-
-def sampled_m(network: Denoiser, inputs: VectorInputs, start: Array, guided: bool) -> Array:
-    """Futures (P, 1 + T, 4) in metres, sampled from a start; `guided`: by the mean of both predictions."""
-    context = network.encode(inputs, guided)
-    present = present_states(inputs, network.spec)
-    clean = sample(lambda x, at: network.denoise(context, x, at).mean(axis=0), start, present, SELF_CHECK_STEPS)
-    return in_metres(clean, network.spec)
 
 
 def compare_samples(network: Denoiser, reference: Denoiser, scenes: Iterable[DrivingScene]) -> dict[str, Any]:

@@ -23,10 +23,9 @@ machine. Every scene has its turn in each of the runs, and its median counts.
 from __future__ import annotations
 
 import argparse
-import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -38,13 +37,12 @@ from rich.table import Table
 
 from ..core import geometry, kinematics
 from ..core.config import Config, ConfigError
-from ..core.domain import Array, Observation, StepKind
-from ..core.tokens import Round, TokenLayout, decoding_rounds
+from ..core.domain import Observation, StepKind
+from ..core.tokens import Round
 from ..data import shards
 from ..data.shards import SetError
 from ..evaluation import open_loop
 from ..evaluation.privilege import observe
-from ..features.images import ModelInputs
 from ..infra import arguments
 from ..infra.command import command, make_table
 from ..infra.progress import track_progress
@@ -53,22 +51,28 @@ from ..model import checkpoint
 from ..model.denoiser import checkpoint as denoiser_checkpoint
 from ..model.peaks import has_gpu, measure_peaks
 from ..planning import LEARNED, decoding_config
-from ..planning.denoiser import Denoiser, present_states, sample
 from ..planning.inputs import reads_vectors
 from ..planning.planner import AnyNetwork, Network, prefill_sequences
 from ..runtime import cli_args
 from ..runtime.engine import Engine
 from ..runtime.model_file import resolve_path
-from ..runtime.network import SELF_CHECK_STEPS, load_network, synthetic_inputs, synthetic_vectors, torch_decoding
-from .parity import full_rounds, lite_rounds, run_step
+from ..runtime.network import SELF_CHECK_STEPS, load_network, synthetic_inputs, torch_decoding
+from .network_steps import (
+    Action,
+    denoiser_plan,
+    full_rounds,
+    full_step_rounds,
+    lite_rounds,
+    run_step,
+    time_actions,
+    token_steps,
+)
 from .roofline import Cost, bound_ms, costs, denoiser_costs
 
 LATER_S = 0.1
 MAX_GOALS = 6
 EVALUATIONS = SELF_CHECK_STEPS + 1  # of a denoiser's sampler, as published
-WARM_UP = 5
 SEQUENCES = (1, 6)  # of a step in the comparison of CUDA modes: of a lite one, and of all goals
-Action = Callable[[], Sequence[float]]  # one step of the network; milliseconds of its parts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -156,28 +160,6 @@ def torch_device(description: str, configured: str) -> str | None:
     return device if device == "cpu" or has_gpu() else None
 
 
-def full_step_rounds(config: Config, layout: TokenLayout) -> tuple[Round, ...]:
-    """Rounds of a full step of the configured planner, as many edits as it may make."""
-    if not layout.goal:
-        return decoding_rounds(layout.length, config.drivefine.draft_rounds, 0, "cosine")
-    if config.planner == "reflectdrive":
-        return decoding_rounds(len(layout.free), config.reflectdrive.draft_rounds, 0)
-    return decoding_rounds(len(layout.free), config.reflectdrive2.draft_rounds, config.reflectdrive2.edit_rounds)
-
-
-def token_steps(network: Network, inputs: ModelInputs, count: int, full: Sequence[Round]) -> dict[str, Action]:
-    """A full step on `count` goals, of which one is edited, and a lite step."""
-    layout = network.layout
-    lite = lite_rounds(layout)
-    last = run_step(network, inputs, full, count)[0][:1].copy()
-    last[:, layout.waypoint(layout.points - 1)] = layout.mask_id  # the part that a lite step has to write
-    for_full, for_lite = (consecutive_inputs(inputs, network.inputs.cameras) for _ in range(2))
-    return {
-        "full": lambda: run_step(network, next(for_full), full, count, edited=1)[1],
-        "lite": lambda: run_step(network, next(for_lite), lite, 1, last)[1],
-    }
-
-
 def token_work(
     network: Network, all_goals: Mapping[str, Cost], one: Mapping[str, Cost], full: Sequence[Round]
 ) -> dict[str, list[Cost]]:
@@ -189,47 +171,6 @@ def token_work(
         "full": [*read, all_goals["step"].times(len(full) - edits), one["step"].times(edits)],
         "lite": [one["vision"], one["prefill"], one["step"].times(len(lite))],
     }
-
-
-def denoiser_plan(network: Denoiser, guided: bool) -> Action:
-    """One plan, sampled from zero noise."""
-    inputs, spec = synthetic_vectors(network.spec), network.spec
-    start, present = np.zeros((spec.futures, 1 + spec.future_steps, 4)), present_states(inputs, spec)
-
-    def plan() -> tuple[float, float]:
-        begin = time.perf_counter()
-        context = network.encode(inputs, guided)
-        encoded = time.perf_counter()
-        sample(lambda x, at: network.denoise(context, x, at).mean(axis=0), start, present, SELF_CHECK_STEPS)
-        return 1e3 * (encoded - begin), 1e3 * (time.perf_counter() - encoded)
-
-    return plan
-
-
-def consecutive_inputs(inputs: ModelInputs, cameras: int) -> Iterator[ModelInputs]:
-    """The same scene step after step, each time with new newest images, the last step's as the older ones.
-
-    A network with a feature cache therefore encodes as many images as on the road.
-    """
-    older = inputs.images[-cameras:]
-    for turn in itertools.count():
-        newest = older.copy()
-        newest[:, 0, :2] = np.array([turn % 256, turn // 256 % 256], np.uint8)[:, None]
-        yield replace(inputs, images=np.concatenate([older, inputs.images[cameras:-cameras], newest]))
-        older = newest
-
-
-def time_actions(steps: int, actions: Mapping[str, Action], console: Console) -> dict[str, Array]:
-    """(N, 2 + P) milliseconds of each action: wall time, processor time of all threads, its parts; in turn."""
-    rows: dict[str, list[list[float]]] = {name: [] for name in actions}
-    for turn in track_progress(range(-WARM_UP, steps), "network steps", console):
-        for name, action in actions.items():
-            wall_ns, busy_ns = time.perf_counter_ns(), time.process_time_ns()
-            parts = action()
-            wall_ns, busy_ns = time.perf_counter_ns() - wall_ns, time.process_time_ns() - busy_ns
-            if turn >= 0:
-                rows[name].append([1e-6 * wall_ns, 1e-6 * busy_ns, *parts])
-    return {name: np.array(some) for name, some in rows.items()}
 
 
 def cuda_modes(config: Config, device: str, steps: int) -> dict[str, dict[str, Any]]:

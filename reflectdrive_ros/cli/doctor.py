@@ -1,6 +1,7 @@
 """`reflectdrive doctor`: what is installed, what is missing, what to do. Exit code 1 where the planner cannot run.
 
 The planner is the configured one: its model file, a backend that reads it, and the messages of its topics are checked.
+With --measure its model is timed: weights and graphs in all precisions, on every backend that is installed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from ..ros.system_checks import Finding, State, run_checks
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings of the node (YAML)")
     arguments.add_settings_argument(parser)
+    parser.add_argument(
+        "--measure", action="store_true", help="also time the model's files on every installed backend (a minute)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings as JSON")
 
 
@@ -34,8 +38,16 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     findings = list(run_checks(os.environ, config))
     ready = not any(finding.required and finding.state is State.MISSING for finding in findings)
     rows = [{**asdict(finding), "state": finding.state.value} for finding in findings]
-    write_numbers(args.json, {"ready": ready, "findings": rows})
-    console.print(_table(findings))
+    numbers, shown = {"ready": ready, "findings": rows}, list[Table | str]([_table(findings)])
+    if args.measure:
+        from ..bench import backends  # late: the findings are there although a library is missing
+
+        measured = backends.measure(config, errors)
+        numbers["backends"] = backends.numbers(measured)
+        shown += [backends.table(measured), backends.advice(measured)]
+    write_numbers(args.json, numbers)
+    for each in shown:
+        console.print(each, soft_wrap=isinstance(each, str))
     console.print("The planner can run." if ready else "The planner cannot run: see MISSING above.")
     if any(finding.name == "ROS 2" and finding.state is State.MISSING for finding in findings):
         console.print("Without ROS there is no node; replay, dataset, score, eval, train, export and serve need none.")

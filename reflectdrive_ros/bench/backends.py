@@ -1,0 +1,194 @@
+"""Times of a step by model file and backend on this machine: `reflectdrive doctor --measure`.
+
+The files are those of the configured model: weights, and the graphs that were exported from them, in all precisions.
+Each is run by every installed backend that reads it. The plans are compared with those of the first one in float32, on
+synthetic scenes that differ in their images, speed and objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..core.config import Config, ModelConfig
+from ..core.domain import Array
+from ..infra.command import make_table
+from ..infra.progress import track_progress
+from ..model.card import CARD, GraphCard
+from ..planning import decoding_config
+from ..planning.denoiser import Denoiser
+from ..planning.planner import AnyNetwork, Network, prefill_sequences
+from ..runtime.model_file import ModelFileError, model_config, read_card, resolve_path, weights_sha256
+from ..runtime.network import BACKENDS, load_network, synthetic_inputs, synthetic_vectors
+from ..runtime.trt.cuda_device import has_driver
+from .network_steps import denoiser_plan, full_rounds, full_step_rounds, run_step, sampled_m, time_actions, token_steps
+
+STEPS = 20  # of each kind that are timed
+SCENES = 8  # on which plans are compared
+SAME_PLANS_M = 0.01  # futures of two denoisers that differ by less are the same
+WEIGHTS = "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model file on a backend, or why it does not run there."""
+
+    file: str
+    backend: str
+    precision: str
+    full_ms: float = float("nan")
+    lite_ms: float = float("nan")  # nan where the planner has no lite steps
+    same_plans: float = float("nan")  # share of ids, or of futures, that are those of float32
+    reason: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return not self.reason
+
+
+def measure(config: Config, console: Console) -> list[Measured]:
+    """One row for each file and backend, float32 first. Raises ModelFileError where the model has no files."""
+    rows, reference = list[Measured](), None
+    candidates = list(files_and_backends(config.model))
+    for file, backend in track_progress(candidates, "measuring", console, len(candidates)):
+        precision = precision_of(file)
+        name = str(file)
+        try:
+            model = replace(model_config(name, None), backend=backend, threads=config.model.threads)
+            network = load_network(model, decoding_config(config))
+            assert network is not None  # a file is named
+        except ModelFileError as fault:
+            rows.append(Measured(name, backend, precision, reason=str(fault)))
+            continue
+        plans = plans_of(network)
+        if reference is None and precision == "fp32":
+            reference = plans
+        same = float("nan") if reference is None else share_of_same(plans, reference, network.kind)
+        full_ms, lite_ms = times_ms(network, replace(config, model=model))
+        rows.append(Measured(name, backend, precision, full_ms, lite_ms, same))
+    return rows
+
+
+def files_and_backends(model: ModelConfig) -> Iterator[tuple[Path, str]]:
+    """The files of a model's weights, and the backends that may read each: weights and float32 graphs first."""
+    given = resolve_path(model.file).absolute()
+    folder = given.parent if given.name == WEIGHTS else given.parent.parent
+    weights = weights_sha256(model)
+    cards = [card for card in sorted(folder.glob(f"*/{CARD}")) if weights_of_graphs(card) == weights]
+    cards.sort(key=lambda card: precision_of(card) != "fp32")
+    files = [*cards, *([folder / WEIGHTS] if (folder / WEIGHTS).is_file() else [])] or [given]
+    for file in files:
+        for backend in BACKENDS.get(file.suffix, ()):
+            if backend != "tensorrt" or has_driver():
+                yield file, backend
+
+
+def weights_of_graphs(card: Path) -> str:
+    """Hash of the weights that graphs were exported from; empty where the card does not say."""
+    described = read_card(card).get("model")
+    return str(described.get("weights_sha256", "")) if isinstance(described, dict) else ""
+
+
+def precision_of(file: Path) -> str:
+    described = read_card(file).get("model") if file.name == CARD else None
+    return str(described.get("precision", "fp32")) if isinstance(described, dict) else "fp32"
+
+
+def times_ms(network: AnyNetwork, config: Config) -> tuple[float, float]:
+    """Median milliseconds of a full and of a lite step."""
+    quiet = Console(quiet=True)
+    if network.kind == "denoiser":
+        times = time_actions(STEPS, {"full": denoiser_plan(network, "guidance" in network.capabilities)}, quiet)
+        return float(np.median(times["full"][:, 0])), float("nan")
+    inputs = synthetic_inputs(network)
+    count = len(prefill_sequences(network, inputs).actions)
+    times = time_actions(STEPS, token_steps(network, inputs, count, full_step_rounds(config, network.layout)), quiet)
+    return float(np.median(times["full"][:, 0])), float(np.median(times["lite"][:, 0]))
+
+
+def plans_of(network: AnyNetwork) -> list[Array]:
+    """What a network writes on SCENES synthetic scenes: ids (M, T), or futures (P, 1 + T, 4) in metres."""
+    return denoised(network) if network.kind == "denoiser" else written(network)
+
+
+def written(network: Network) -> list[Array]:
+    inputs, plans = synthetic_inputs(network), list[Array]()
+    for seed in range(SCENES):
+        generator = np.random.default_rng(seed)
+        noise = generator.integers(-20, 21, inputs.images.shape)
+        images = np.clip(inputs.images.astype(np.int16) + noise, 0, 255).astype(np.uint8)
+        ego = inputs.ego + generator.normal(0.0, 0.2, inputs.ego.shape).astype(np.float32)
+        scene = replace(inputs, images=images, ego=ego)
+        plans.append(run_step(network, scene, full_rounds(network.layout))[0])
+    return plans
+
+
+def denoised(network: Denoiser) -> list[Array]:
+    spec = network.spec
+    starts = np.random.default_rng(0).standard_normal((SCENES, spec.futures, 1 + spec.future_steps, 4))
+    return [sampled_m(network, synthetic_vectors(spec), start, guided=False) for start in starts]
+
+
+def share_of_same(plans: Sequence[Array], reference: Sequence[Array], kind: str) -> float:
+    """The share of ids that are equal, or of futures that differ by less than SAME_PLANS_M."""
+    if kind == "denoiser":
+        differences_m = np.abs(np.array(plans) - np.array(reference))[..., :2].max(axis=(-1, -2))
+        return float(np.mean(differences_m < SAME_PLANS_M))
+    return float(np.mean([mine == theirs for mine, theirs in zip(plans, reference, strict=True)]))
+
+
+def fastest(rows: Sequence[Measured], exact: bool) -> Measured | None:
+    """The fastest of those that run; `exact`: of those that write the plans of float32."""
+    able = [row for row in rows if row.runs and (not exact or row.same_plans == 1.0)]
+    return min(able, key=lambda row: row.full_ms, default=None)
+
+
+def numbers(rows: Sequence[Measured]) -> list[Mapping[str, Any]]:
+    return [{name: None if value != value else value for name, value in asdict(row).items()} for row in rows]
+
+
+def table(rows: Sequence[Measured]) -> Table:
+    cells = []
+    for row in rows:
+        path = Path(row.file)
+        name = "/".join(path.parts[-3 if path.name == CARD else -2 :])
+        values = [f"{value:.1f}" if value == value else "-" for value in (row.full_ms, row.lite_ms)]
+        same = f"{100.0 * row.same_plans:.1f}" if row.same_plans == row.same_plans else "-"
+        cells.append((name, row.backend, row.precision, *(values if row.runs else ("-", "-")), same, row.reason))
+    headings = ("file", "backend", "precision", "full step, ms", "lite step, ms", "same ids, %", "does not run because")
+    return make_table(headings, cells, f"{STEPS} steps of each kind on this machine, median", texts=3)
+
+
+def advice(rows: Sequence[Measured]) -> str:
+    """Which file to configure: the fastest with the plans of float32, and a faster one with others."""
+    best = fastest(rows, exact=True)
+    if best is None:
+        return "No backend runs this model: see the reasons above."
+    text = f"Fastest with the plans of float32: {settings_of(best)}."
+    other = fastest(rows, exact=False)
+    if other is not None and other.full_ms < best.full_ms:
+        share = 100.0 * (1.0 - other.full_ms / best.full_ms)
+        text += (
+            f" {other.precision} is {share:.0f} % faster and writes {100.0 * other.same_plans:.1f} % of their ids"
+            f"{gate_of(other)}: {settings_of(other)}."
+        )
+    return text
+
+
+def gate_of(row: Measured) -> str:
+    """The PDMS of quantised graphs beside that of float32, as their card has it; empty without."""
+    gate = GraphCard.read(row.file).gate if Path(row.file).name == CARD else None
+    if gate is None:
+        return ""
+    return f" (PDMS {gate['pdms']:.1f} beside {gate['pdms_fp32']:.1f} on {gate['scenes']} scenes of {gate['set']})"
+
+
+def settings_of(row: Measured) -> str:
+    model = model_config(row.file, None)
+    return f"model.file={row.file} model.sha256={model.sha256} model.backend={row.backend}"
