@@ -11,8 +11,7 @@ from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.bench import step
-from reflectdrive_ros.bench.network_steps import consecutive_inputs
-from reflectdrive_ros.bench.network_steps import full_rounds, run_step
+from reflectdrive_ros.bench.network_steps import consecutive_inputs, full_rounds, run_step
 from reflectdrive_ros.bench.step import LATER_S, moved_on, torch_device
 from reflectdrive_ros.core.config import Config, ModelConfig
 from reflectdrive_ros.core.tokens import TokenLayout
