@@ -263,8 +263,11 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.diagnostic_sentences docs/diagnostics.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
-FUZZ_INPUTS ?= 1000000
+# a million inputs in rounds of a process each: what hypothesis remembers of a test makes each further input slower;
+# stopped at any time, it goes on from the rounds of the same commit
+FUZZ_ROUNDS ?= 52
 fuzz: setup
-	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && \
-		REFLECTDRIVE_FUZZ_INPUTS=$(FUZZ_INPUTS) REFLECTDRIVE_FUZZ_JSON=$(LONG_RUNS)/fuzz.json \
-		$(BIN)/python -m pytest test/test_fuzz*.py --timeout 14400 $(ARGS); code=$$?; $(FAULT_TABLE) --page; exit $$code
+	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && code=0 && for round in $$(seq $(FUZZ_ROUNDS)); do \
+		REFLECTDRIVE_FUZZ_INPUTS=20000 REFLECTDRIVE_FUZZ_JSON=$(LONG_RUNS)/fuzz.json \
+		$(BIN)/python -m pytest -q test/test_fuzz*.py --timeout 3600 $(ARGS) || { code=$$?; break; }; \
+	done; $(FAULT_TABLE) --page; exit $$code

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -95,24 +96,29 @@ def pandaset():
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """The times of all tests; of `make fuzz` what it has tried so far and what failed, also when it was stopped."""
+    """The times of all tests; of a round of `make fuzz` what it has tried and what failed, also when it was stopped,
+    added to the rounds before of the same commit."""
     if config.option.durations_file:
         write_durations(Path(config.option.durations_file), terminalreporter.stats)
     if "REFLECTDRIVE_FUZZ_JSON" not in os.environ:
         return
-    from fuzzing import INPUTS, TRIED
+    from fuzzing import TRIED
 
     from reflectdrive_ros.infra.provenance import provenance
 
+    file = Path(os.environ["REFLECTDRIVE_FUZZ_JSON"])
+    about = provenance(["make", "fuzz"])
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    if before.get("commit") != about["commit"]:
+        before = {}
+    tried = Counter(before.get("tests", {})) + TRIED
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     ended = reports + terminalreporter.stats.get("passed", [])
     numbers = {
-        "inputs": sum(TRIED.values()),
-        "inputs_of_a_whole_run": INPUTS,
-        "tests": dict(sorted(TRIED.items())),
-        "failed": sorted(report.nodeid for report in reports),
-        "passed": len(terminalreporter.stats.get("passed", ())),
-        "seconds": round(sum(report.duration for report in ended), 1),
+        "inputs": sum(tried.values()),
+        "rounds": before.get("rounds", 0) + 1,
+        "tests": dict(sorted(tried.items())),
+        "failed": sorted({*before.get("failed", []), *(report.nodeid for report in reports)}),
+        "seconds": round(before.get("seconds", 0.0) + sum(report.duration for report in ended), 1),
     }
-    content = {**numbers, **provenance(["make", "fuzz", f"FUZZ_INPUTS={INPUTS}"])}
-    Path(os.environ["REFLECTDRIVE_FUZZ_JSON"]).write_text(json.dumps(content, indent=2) + "\n")
+    file.write_text(json.dumps({**numbers, **about}, indent=2) + "\n")
