@@ -249,7 +249,7 @@ test-worlds: setup
 	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(RUN) $(WORLDS) $(ONE_THREAD) --json $(LONG_RUNS)/worlds.json $(ARGS); \
 		code=$$?; $(FAULT_TABLE) --page; exit $$code
 
-# of simulated time; with the planner that needs no network they pass in about two hours
+# minutes of simulated time; with the planner that needs no network they pass in two to three hours
 SOAK := bench soak --minutes 240 --planner route_follower --setting cameras.required=false
 soak: setup
 	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && $(RUN) $(SOAK) --json $(LONG_RUNS)/soak.json $(ARGS); \
@@ -264,7 +264,7 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 # a million inputs in rounds of a process each: what hypothesis remembers of a test makes each further input slower;
-# stopped at any time, it goes on from the rounds of the same commit
+# rounds of the same commit add up
 FUZZ_ROUNDS ?= 52
 fuzz: setup
 	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && code=0 && for round in $$(seq $(FUZZ_ROUNDS)); do \

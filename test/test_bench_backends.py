@@ -11,7 +11,7 @@ from shipped_planner import GRAPHS, SMALL
 from reflectdrive_ros.bench import backends
 from reflectdrive_ros.bench.backends import Measured, advice, fastest
 from reflectdrive_ros.cli import doctor
-from reflectdrive_ros.core.config import Config, override_dotted
+from reflectdrive_ros.core.config import Config, ConfigError, override_dotted
 from reflectdrive_ros.infra.files import sha256_of
 
 FP32 = Measured(str(GRAPHS["fp32"]), "onnxruntime", "fp32", 40.0, 20.0, 1.0)
@@ -61,3 +61,8 @@ def test_graphs_that_do_not_load_have_a_reason_and_the_weights_are_timed(tmp_pat
     assert whole.runs
     assert whole.same_plans == 1.0
     assert whole.full_ms > 0.0
+
+
+def test_a_planner_without_a_network_is_one_sentence():
+    with pytest.raises(ConfigError, match="--measure times a network, but planner route_follower has none"):
+        backends.measure(override_dotted(Config(), {"planner": "route_follower"}), Console(quiet=True))

@@ -2,7 +2,7 @@
 
 The files are those of the configured model: weights, and the graphs that were exported from them, in all precisions.
 Each is run by every installed backend that reads it. The plans are compared with those of the first one in float32, on
-synthetic scenes that differ in their images, speed and objects.
+synthetic scenes that differ in their images and the ego's motion, those of a denoiser in their noise.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..core.config import Config, ModelConfig
+from ..core.config import Config, ConfigError, ModelConfig
 from ..core.domain import Array
 from ..infra.command import make_table
 from ..infra.progress import track_progress
 from ..model.card import CARD, GraphCard
-from ..planning import decoding_config
+from ..planning import decoding_config, generator_spec
 from ..planning.denoiser import Denoiser
 from ..planning.planner import AnyNetwork, Network, prefill_sequences
 from ..runtime.model_file import ModelFileError, model_config, read_card, resolve_path, weights_sha256
@@ -53,14 +53,18 @@ class Measured:
 
 
 def measure(config: Config, console: Console) -> list[Measured]:
-    """One row for each file and backend, float32 first. Raises ModelFileError where the model has no files."""
+    """One row for each file and backend. Raises ConfigError for a planner without a network, ModelFileError for a card
+    that cannot be read."""
+    if generator_spec(config).network is None:
+        raise ConfigError(f"--measure times a network, but planner {config.planner} has none: name another planner")
     rows, reference = list[Measured](), None
     candidates = list(files_and_backends(config.model))
     for file, backend in track_progress(candidates, "measuring", console, len(candidates)):
         precision = precision_of(file)
         name = str(file)
         try:
-            model = replace(model_config(name, None), backend=backend, threads=config.model.threads)
+            sha256 = model_config(name, None).sha256
+            model = replace(config.model, file=name, sha256=sha256, backend=backend)
             network = load_network(model, decoding_config(config))
             assert network is not None  # a file is named
         except ModelFileError as fault:
@@ -76,23 +80,20 @@ def measure(config: Config, console: Console) -> list[Measured]:
 
 
 def files_and_backends(model: ModelConfig) -> Iterator[tuple[Path, str]]:
-    """The files of a model's weights, and the backends that may read each: weights and float32 graphs first."""
+    """The files of a model's weights, and the backends that may read each: graphs, float32 first, then the weights."""
     given = resolve_path(model.file).absolute()
-    folder = given.parent if given.name == WEIGHTS else given.parent.parent
-    weights = weights_sha256(model)
-    cards = [card for card in sorted(folder.glob(f"*/{CARD}")) if weights_of_graphs(card) == weights]
+    weights = given if given.name != CARD else given.parent.parent / WEIGHTS
+    digest = weights_sha256(model)
+    cards = [
+        card
+        for card in sorted(weights.parent.glob(f"*/{CARD}"))
+        if weights_sha256(ModelConfig(str(card), "")) == digest
+    ]
     cards.sort(key=lambda card: precision_of(card) != "fp32")
-    files = [*cards, *([folder / WEIGHTS] if (folder / WEIGHTS).is_file() else [])] or [given]
-    for file in files:
+    for file in [*cards, *([weights] if weights.is_file() else [])]:
         for backend in BACKENDS.get(file.suffix, ()):
             if backend != "tensorrt" or has_driver():
                 yield file, backend
-
-
-def weights_of_graphs(card: Path) -> str:
-    """Hash of the weights that graphs were exported from; empty where the card does not say."""
-    described = read_card(card).get("model")
-    return str(described.get("weights_sha256", "")) if isinstance(described, dict) else ""
 
 
 def precision_of(file: Path) -> str:
@@ -130,9 +131,9 @@ def written(network: Network) -> list[Array]:
 
 
 def denoised(network: Denoiser) -> list[Array]:
-    spec = network.spec
+    spec, inputs = network.spec, synthetic_vectors(network.spec)
     starts = np.random.default_rng(0).standard_normal((SCENES, spec.futures, 1 + spec.future_steps, 4))
-    return [sampled_m(network, synthetic_vectors(spec), start, guided=False) for start in starts]
+    return [sampled_m(network, inputs, start, guided=False) for start in starts]
 
 
 def share_of_same(plans: Sequence[Array], reference: Sequence[Array], kind: str) -> float:

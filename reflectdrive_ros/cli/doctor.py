@@ -38,15 +38,15 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     findings = list(run_checks(os.environ, config))
     ready = not any(finding.required and finding.state is State.MISSING for finding in findings)
     rows = [{**asdict(finding), "state": finding.state.value} for finding in findings]
-    numbers, shown = {"ready": ready, "findings": rows}, list[Table | str]([_table(findings)])
+    numbers, outputs = {"ready": ready, "findings": rows}, list[Table | str]([_table(findings)])
     if args.measure:
         from ..bench import backends  # late: the findings are there although a library is missing
 
         measured = backends.measure(config, errors)
         numbers["backends"] = backends.numbers(measured)
-        shown += [backends.table(measured), backends.advice(measured)]
+        outputs += [backends.table(measured), backends.advice(measured)]
     write_numbers(args.json, numbers)
-    for each in shown:
+    for each in outputs:
         console.print(each, soft_wrap=isinstance(each, str))
     console.print("The planner can run." if ready else "The planner cannot run: see MISSING above.")
     if any(finding.name == "ROS 2" and finding.state is State.MISSING for finding in findings):

@@ -24,10 +24,10 @@ NODE = (
     *(f"maps/{name}.py" for name in ("drivable_area", "elevation", "lanelet_elements", "lanelet_file", "lanelet_map")),
     *("maps/vector_map.py", "maps/vector_map_reader.py"),
 )
-ELSEWHERE = (  # of these, what says nothing in a running node: bags, pages, launch files, the start, the driving score
+ELSEWHERE = (  # of these, what says nothing in a running node: bags, pages, launch files, what starts it, the score
     *("ros/__init__.py", "ros/bag.py", "ros/config_schema.py", "ros/diagnostic_advice.py", "ros/launch_topics.py"),
-    *("ros/diagnostic_sentences.py", "ros/mcap_salvage.py", "ros/sros2_policy.py", "ros/system_checks.py"),
-    *("ros/topics.py", "runtime/cli_args.py", "runtime/model_file.py", "runtime/network.py"),
+    *("ros/diagnostic_sentences.py", "ros/mcap_salvage.py", "ros/processes.py", "ros/sros2_policy.py"),
+    *("ros/system_checks.py", "ros/topics.py", "runtime/cli_args.py", "runtime/model_file.py", "runtime/network.py"),
     *("runtime/trt/engine_cache.py", "scoring/areas.py", "scoring/reference.py", "scoring/scorer.py"),
 )
 SILENT = frozenset(  # calls whose strings are in no diagnostic: the start, the log, descriptions, patterns
