@@ -18,7 +18,7 @@ from reflectdrive_ros.infra.arguments import Range
 # what makes a number's place in the help; `metavar="N"` without a range would be a number that nobody checks
 NUMERIC_METAVARS = {"N", "M", "S"}
 PROGRAMS = ("demo.live", "demo.world_node", "ros.node")  # without `reflectdrive COMMAND`
-MODULES = ("replay.conformance", "training.edit_gain_probe")  # likewise, with a parser of their own
+MODULES = ("replay.conformance", "training.probe")  # likewise, with a parser of their own
 TEXTS = (None, Path, str, arguments.cluster, arguments.location, installing.shipped)
 OTHER = {"--camera": "WxH", "--show": "N FILE", "--privilege": "NAME"}  # tested below
 
@@ -108,9 +108,9 @@ def test_no_option_takes_a_number_without_a_range(monkeypatch):
 
 WITHOUT_SETTINGS = (  # their help says why
     *("scenes", "compare", "import diffusion-planner"),
-    *("bench scoring", "bench results", "training.edit_gain_probe", "score"),
+    *("bench scoring", "bench results", "training.probe", "score"),
 )
-WITHOUT_JSON = ("bench results", "training.edit_gain_probe")  # likewise
+WITHOUT_JSON = ("bench results", "training.probe")  # likewise
 
 
 def test_every_command_takes_settings_and_writes_json_or_says_why_not(monkeypatch):
