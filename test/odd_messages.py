@@ -36,7 +36,7 @@ from tf2_msgs.msg import TFMessage
 from reflectdrive_ros.core.config import InputsConfig
 from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.maps.lanelet_file import load_map
-from reflectdrive_ros.ros import raw_images
+from reflectdrive_ros.ros.image_decoding import ENCODINGS
 
 MAP = load_map(
     InputsConfig(
@@ -109,7 +109,7 @@ lanelet_routes = st.builds(
     segments=st.lists(segments, max_size=5),
 )
 sizes = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
-encodings = st.one_of(st.sampled_from([*raw_images.ENCODINGS, "RGB8", ""]), st.text(max_size=5))
+encodings = st.one_of(st.sampled_from([*ENCODINGS, "RGB8", ""]), st.text(max_size=5))
 images = st.builds(Image, header=headers, height=sizes, width=sizes, step=sizes, encoding=encodings, data=bytes_)
 GOOD_JPEG, GOOD_PNG = (cv2.imencode(kind, image())[1].tobytes() for kind in (".jpg", ".png"))
 torn = st.builds(

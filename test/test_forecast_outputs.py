@@ -11,7 +11,7 @@ from rclpy.serialization import deserialize_message
 from scenes import Clock
 
 from reflectdrive_ros.core.domain import LightState
-from reflectdrive_ros.ros import forecast_outputs, outputs
+from reflectdrive_ros.ros import outputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 
@@ -36,7 +36,7 @@ def sent_objects(objects, **settings):
     instant(core, 1.0, objects=False)
     core.put("objects", objects, ns(1.0))
     step = core.step(ns(1.0))
-    content = forecast_outputs.predicted_objects(
+    content = outputs.predicted_objects(
         step.snapshot.tracked, step.report.forecast, step.report.plan.map_from_ego, ns(1.0), "map"
     )
     return deserialize_message(content, PredictedObjects)
@@ -85,7 +85,7 @@ def test_the_next_light_on_the_route_is_sent_as_one_lamp_with_the_state_that_cou
     inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
     snapshot = snapshot_at(inputs, 1.0)
     assert snapshot.signal_ahead == (LIGHT_GROUP, LightState.RED)
-    message = forecast_outputs.traffic_signal(snapshot.signal_ahead)
+    message = outputs.traffic_signal(snapshot.signal_ahead)
     assert message.traffic_light_group_id == LIGHT_GROUP
     assert [(each.color, each.shape, each.status) for each in message.elements] == [(1, 1, 2)]
 
@@ -96,4 +96,4 @@ def test_a_light_that_is_behind_the_car_is_not_the_next_one(write_map):
     snapshot = snapshot_at(inputs, 1.0, x=150.0)
     assert snapshot.observation is not None
     assert snapshot.signal_ahead is None
-    assert list(forecast_outputs.traffic_signal(None).elements) == []
+    assert list(outputs.traffic_signal(None).elements) == []

@@ -4,22 +4,25 @@ diagnostics show no rate and no age that no sensor has."""
 import re
 
 import pytest
-from input_stream import instant, ready, small
+from input_stream import driving, instant, ready, small, status_of
 from messages import camera_info, jpeg, ns, odometry
-from scenes import Clock
 
 from reflectdrive_ros.ros.inputs.channel import NO_CLOCK, Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
-from reflectdrive_ros.ros.planning_core import PlanningCore
 
 WALL_S = 1.8e9
 
 
-def test_simulated_time_without_a_clock_is_named_before_anything_is_received():
-    core = PlanningCore(small(), Clock())
-    planner = core.statuses(0)[-1]
-    assert (planner.name, planner.level, planner.message) == ("planner", Level.ERROR, NO_CLOCK)
-    assert core.statuses(ns(0.1))[-1].message.startswith("image front_left: nothing received yet")
+def test_simulated_time_without_a_clock_is_named_before_anything_is_received_and_afterwards():
+    core = driving()
+    planner = status_of(core, "planner", 0.0)
+    assert (planner.level, planner.message) == (Level.ERROR, NO_CLOCK)
+    assert status_of(core, "planner", 0.1).message.startswith("image front_left: nothing received yet")
+    instant(core, 5.0)  # stamps of a bag or a simulator; our time stands at 0
+    assert status_of(core, "odometry", 0.0).level is Level.ERROR
+    assert core.problems(0) == NO_CLOCK
+    assert NO_CLOCK in core.step(0).snapshot.problems[0]
+    assert core.problems(ns(5.0)) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,15 +55,6 @@ def test_no_rate_and_no_age_is_one_that_no_sensor_has(stamps_s, now_s, sentence)
         numbers = [float(status.values.get(key, "nan")) for key in ("age_s", "rate_hz")]
         numbers += [float(value) for value in re.findall(r"[\d.]+(?= Hz| s )", status.message)]
         assert not [number for number in numbers if abs(number) > 86_400.0], status
-
-
-def test_a_clock_that_is_set_does_not_count_in_the_rate():
-    inputs = ready()
-    for seconds in [*(1.0 + 0.1 * k for k in range(5)), *(1.8e9 + 0.1 * k for k in range(6))]:
-        instant(inputs.store, seconds)
-    values = {status.name: status.values for status in inputs.statuses(ns(1.8e9 + 0.5))}
-    assert float(values["image front"]["rate_hz"]) == pytest.approx(10.0, rel=1e-3)
-    assert values["image front"]["lost"] == "0"
 
 
 def test_refused_camera_info_is_not_counted_as_lost():

@@ -16,7 +16,7 @@ from reflectdrive_ros.core.domain import PlanSource
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.inputs.channel import Level
-from reflectdrive_ros.ros.inputs.off_map import MOVING_MPS, off_map_reason
+from reflectdrive_ros.ros.inputs.snapshot import MOVING_MPS, off_map_reason
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 pytest.importorskip("lanelet2", reason="lanelet2 is not installed")

@@ -5,9 +5,8 @@ import pytest
 from scenes import ego, turning_route
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
+from reflectdrive_ros.ros.inputs.control import HOLD_S, Signal, TurnSignal, VehicleControl
 from reflectdrive_ros.ros.inputs.route import MapRoute, bend_ahead, route_around_ego
-from reflectdrive_ros.ros.turn_signal import HOLD_S, TurnSignal
 
 OFF, LEFT, RIGHT = Signal
 PLANNER, DRIVER = VehicleControl(True), VehicleControl(False)
