@@ -26,7 +26,8 @@ from geometry_msgs.msg import (
     Vector3,
 )
 from hypothesis import strategies as st
-from messages import CAMERAS, acceleration, camera_info, image, jpeg, odometry, predicted_objects, route, tf_static
+from input_stream import moment, once
+from messages import CAMERAS, image
 from nav_msgs.msg import Odometry
 from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2, PointField
@@ -207,11 +208,5 @@ STREAM = {
 
 def good(seconds):
     """A whole good instant."""
-    yield "route", route()
-    yield "tf_static", tf_static()
-    yield "odometry", odometry(seconds, x=5.0 * seconds)
-    yield "acceleration", acceleration(seconds)
-    yield "objects", predicted_objects(seconds, (60.0, 0.0, 0.0, 5.0, 4.5))
-    for camera in CAMERAS:
-        yield f"info:{camera}", camera_info(camera)
-        yield f"image:{camera}", jpeg(seconds, camera, round(10 * seconds))
+    yield from once()
+    yield from moment(seconds)
