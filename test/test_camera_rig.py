@@ -24,17 +24,15 @@ from camera_rigs import (  # noqa: F401 (fixtures)
     turned,
     turned_rig,
 )
-from messages import camera_info, jpeg, ns, odometry, raw, route
+from messages import camera_info, jpeg, ns, odometry, raw
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config
-from reflectdrive_ros.demo.sensor_messages import camera_mounts
 from reflectdrive_ros.features import reprojection
 from reflectdrive_ros.features.cameras import rig
 from reflectdrive_ros.features.reprojection import Calibration, plan_views, project, reproject
 from reflectdrive_ros.ros.inputs.camera_rig import RigInput, calibration
 from reflectdrive_ros.ros.inputs.channel import Level
-from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.runtime.engine import NO_DEADLINE_MS, Engine
 from reflectdrive_ros.sim.world import World, WorldOptions
 
@@ -242,12 +240,7 @@ def test_messages_of_the_networks_own_rig_give_the_same_bytes_as_without_re_proj
     images = rendered(render, cameras)
     inputs = inputs_of(cameras)
     frames = send(inputs, images).observation.cameras
-    plain = Inputs(small(), SIZE)
-    plain.store.put("route", route(), 0)
-    poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
-    plain.store.put("tf_static", camera_mounts(0, poses), 0)
-    for name, each in cameras.items():
-        plain.store.put(f"info:{name}", info_of(name, each), 0)
+    plain = inputs_of(cameras, with_rig=False)
     for frame, expected in zip(frames, send(plain, images).observation.cameras, strict=True):
         np.testing.assert_array_equal(frame.pixels, expected.pixels)
         np.testing.assert_array_equal(frame.pixels_from_camera, expected.pixels_from_camera)

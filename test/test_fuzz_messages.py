@@ -99,7 +99,7 @@ def every_field(message):
     if isinstance(message, cdr.Message):
         for name in message._kind.fields:
             every_field(getattr(message, name))
-    elif isinstance(message, (list, cdr.Items, cdr.WalkedItems)):
+    elif isinstance(message, (list, cdr.Items)):
         for item in message:
             every_field(item)
 
