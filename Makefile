@@ -30,7 +30,7 @@ help:
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
 	@echo "make peers      FISS+, a planner to compare with, into .venv/peers (fetches 1 MB)"
-	@echo "make generated  files made from the code: schema, parameters, topics, security policy"
+	@echo "make generated  files made from the code: schema, parameters, topics, diagnostics, security policy"
 	@echo "make gpu-day    engines, parity, step times, CUDA modes and the cost of lite steps on an NVIDIA GPU, 12 minutes"
 	@echo "make site       the documentation as pages in out/site, with the drives of make gallery; opens from disk"
 	@echo "make clean      remove .venv and everything built"
@@ -260,6 +260,7 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.topics > docs/topics.md
+	@cd "$(ROOT)" && $(BIN)/python tools/diagnostics_page.py
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 # a million inputs in rounds of a process each: what hypothesis remembers of a test makes each further input slower;
