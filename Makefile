@@ -260,7 +260,7 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema schema > config/schema.json
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.config_schema page > docs/parameters.md
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.topics > docs/topics.md
-	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.diagnostic_sentences docs/diagnostics.md
+	@cd "$(ROOT)" && $(BIN)/python tools/diagnostics_page.py
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 # a million inputs in rounds of a process each: what hypothesis remembers of a test makes each further input slower;

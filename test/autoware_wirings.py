@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from reflectdrive_ros.ros.convert import stamp_ns
 
 CANDIDATE_AGE_MAX_S = 0.2  # `duration_time` of the concatenator
-FALLBACK_PERIOD_S = 0.15  # the selector's own cycle where no anchor message comes
 POINTS_MIN = 3
 MOVING_MPS = 0.1  # a moving car gets no three-point stop
 SOURCES = ("DiffusionPlanner_", "MinimumRuleBasedPlanner_Go", "MinimumRuleBasedPlanner_Stop")  # prefixes of names

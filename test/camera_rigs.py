@@ -73,11 +73,11 @@ def small(**changes):
     return config(cameras__width=288, cameras__height=144, planner="constant_velocity", **values)
 
 
-def inputs_of(cameras, *, optional=False, infos=(), mounts=None, **settings):
+def inputs_of(cameras, *, optional=False, infos=(), mounts=None, with_rig=True, **settings):
     """Inputs with route, calibrations and poses of cameras by name, raw unless set otherwise; `infos` replace a
     camera_info."""
     config = small(**settings)
-    inputs = Inputs(config, SIZE, RigInput(rig(*SIZE), config.cameras, optional=optional))
+    inputs = Inputs(config, SIZE, RigInput(rig(*SIZE), config.cameras, optional=optional) if with_rig else None)
     inputs.store.put("route", route(), 0)
     poses = {name: geometry.invert_matrix(each.camera_from_ego) for name, each in cameras.items()}
     inputs.store.put("tf_static", camera_mounts(0, poses if mounts is None else mounts), 0)

@@ -11,22 +11,32 @@ def small(**settings):
     return config(cameras__width=64, cameras__height=36, planner="constant_velocity", **settings)
 
 
-def latched(sink):
-    sink.put("route", route(), 0)
-    sink.put("tf_static", tf_static(), 0)
+def once():
+    """What a car sends once: input and message."""
+    yield "route", route()
+    yield "tf_static", tf_static()
     for camera in CAMERAS:
-        sink.put(f"info:{camera}", camera_info(camera), 0)
+        yield f"info:{camera}", camera_info(camera)
 
 
-def instant(sink, seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
-    """Everything a car sends at one moment; images change from moment to moment."""
-    now = ns(seconds)
-    sink.put("odometry", odometry(seconds, x=5.0 * seconds, **ego), now)
-    sink.put("acceleration", acceleration(seconds), now)
+def moment(seconds, cameras=CAMERAS, objects=True, shade=None, **ego):
+    """Everything a car sends at one moment, likewise; images change from moment to moment."""
+    yield "odometry", odometry(seconds, x=5.0 * seconds, **ego)
+    yield "acceleration", acceleration(seconds)
     if objects:
-        sink.put("objects", predicted_objects(seconds, (60.0, 0.0, 0.0, 5.0, 4.5)), now)
+        yield "objects", predicted_objects(seconds, (60.0, 0.0, 0.0, 5.0, 4.5))
     for camera in cameras:
-        sink.put(f"image:{camera}", jpeg(seconds, camera, round(10 * seconds) if shade is None else shade), now)
+        yield f"image:{camera}", jpeg(seconds, camera, round(10 * seconds) if shade is None else shade)
+
+
+def latched(sink):
+    for key, message in once():
+        sink.put(key, message, 0)
+
+
+def instant(sink, seconds, **what):
+    for key, message in moment(seconds, **what):
+        sink.put(key, message, ns(seconds))
 
 
 def ready(**settings):

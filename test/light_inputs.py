@@ -70,6 +70,7 @@ def snapshot_at(inputs, seconds, x=60.0, speed=5.0, **where):
     return inputs.snapshot(ns(seconds))
 
 
-def state_at(inputs, seconds, lanelet=JUNCTION):
-    lights = snapshot_at(inputs, seconds).observation.traffic_lights
-    return LightState(int(lights.states[lights.ids.tolist().index(lanelet)]))
+def state_at(inputs, seconds, **where):
+    """The state of the light of the junction."""
+    lights = snapshot_at(inputs, seconds, **where).observation.traffic_lights
+    return LightState(int(lights.states[lights.ids.tolist().index(JUNCTION)]))

@@ -18,8 +18,10 @@ EVERYTHING = ("trajectory", "status", "candidates", "turn_indicators", "diagnost
 class Car:
     """Our side: sends what a car sends, stamped with the node's wall clock, and looks at what comes back."""
 
-    def __init__(self, harness, process):
+    def __init__(self, harness, process, route_message=None):
+        """`route_message`: None for a straight one."""
         self.harness, self.process = harness, process
+        self.route = route_message or route([(float(x), 0.0) for x in range(-20, 350)])
         self.tick = 0
         self.sent_s = None
         self.left_out = 0  # times at which we should have sent and did not
@@ -28,7 +30,7 @@ class Car:
         return self.harness.node.get_clock().now().nanoseconds * 1e-9
 
     def latch(self):
-        self.harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 350)]))
+        self.harness.inputs["route"].publish(self.route)
         self.harness.inputs["tf_static"].publish(tf_static())
 
     def send(self, cameras=CAMERAS, ego=None, objects=True, shade=None, make=jpeg):
@@ -82,7 +84,7 @@ class Car:
 
 
 @contextmanager
-def car(tmp_path, output_keys=EVERYTHING, **settings):
+def car(tmp_path, output_keys=EVERYTHING, route_message=None, **settings):
     config = patient(**settings)
     keys = [*(f"{kind}:{name}" for kind in ("image", "info") for name in CAMERAS), *OTHERS]
     read = {topic.key for topic in topics.inputs(config) if topics.is_installed(topic.type)}
@@ -90,7 +92,7 @@ def car(tmp_path, output_keys=EVERYTHING, **settings):
     try:
         with running_node(config, {}, tmp_path / "node.log", sim_time=False) as process:
             harness.wait_for_node(process, tmp_path / "node.log")
-            sender = Car(harness, process)
+            sender = Car(harness, process, route_message)
             sender.latch()
             yield sender
     finally:
@@ -98,7 +100,7 @@ def car(tmp_path, output_keys=EVERYTHING, **settings):
 
 
 LATCHED = ("route", "tf_static", "odometry", "acceleration", "objects", "instruction")
-OTHERS = (*LATCHED, "operation_mode", "turn_indicators_status")
+OTHERS = (*LATCHED, "map", "operation_mode", "turn_indicators_status")
 
 
 def planned(status):

@@ -26,7 +26,8 @@ from geometry_msgs.msg import (
     Vector3,
 )
 from hypothesis import strategies as st
-from messages import CAMERAS, acceleration, camera_info, image, jpeg, odometry, predicted_objects, route, tf_static
+from input_stream import moment, once
+from messages import CAMERAS, image
 from nav_msgs.msg import Odometry
 from nav_msgs.msg import Path as PathMessage
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2, PointField
@@ -36,7 +37,7 @@ from tf2_msgs.msg import TFMessage
 from reflectdrive_ros.core.config import InputsConfig
 from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.maps.lanelet_file import load_map
-from reflectdrive_ros.ros import raw_images
+from reflectdrive_ros.ros.image_decoding import ENCODINGS
 
 MAP = load_map(
     InputsConfig(
@@ -109,7 +110,7 @@ lanelet_routes = st.builds(
     segments=st.lists(segments, max_size=5),
 )
 sizes = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
-encodings = st.one_of(st.sampled_from([*raw_images.ENCODINGS, "RGB8", ""]), st.text(max_size=5))
+encodings = st.one_of(st.sampled_from([*ENCODINGS, "RGB8", ""]), st.text(max_size=5))
 images = st.builds(Image, header=headers, height=sizes, width=sizes, step=sizes, encoding=encodings, data=bytes_)
 GOOD_JPEG, GOOD_PNG = (cv2.imencode(kind, image())[1].tobytes() for kind in (".jpg", ".png"))
 torn = st.builds(
@@ -207,11 +208,5 @@ STREAM = {
 
 def good(seconds):
     """A whole good instant."""
-    yield "route", route()
-    yield "tf_static", tf_static()
-    yield "odometry", odometry(seconds, x=5.0 * seconds)
-    yield "acceleration", acceleration(seconds)
-    yield "objects", predicted_objects(seconds, (60.0, 0.0, 0.0, 5.0, 4.5))
-    for camera in CAMERAS:
-        yield f"info:{camera}", camera_info(camera)
-        yield f"image:{camera}", jpeg(seconds, camera, round(10 * seconds))
+    yield from once()
+    yield from moment(seconds)

@@ -93,22 +93,18 @@ def test_what_does_not_exist_is_refused_in_one_sentence():
 FULL, LITE = StepKind.FULL, StepKind.LITE
 
 
-def test_without_the_mode_steps_follow_each_other():
-    assert driven([None] * 3)[0] == [FULL, LITE, LITE]
-
-
-def test_while_a_driver_drives_every_step_is_a_full_one():
-    assert driven([mode(LOCAL), None, None])[0] == [FULL] * 3
-
-
-def test_the_first_step_after_the_planner_takes_over_is_a_full_one():
-    assert driven([mode(LOCAL), None, mode(AUTONOMOUS), None, None])[0] == [FULL, FULL, FULL, LITE, LITE]
-
-
-def test_a_driver_who_takes_over_for_one_step_ends_the_plan_of_before():
-    assert driven([mode(AUTONOMOUS), None, mode(AUTONOMOUS, False), mode(AUTONOMOUS), None])[0] == [
-        *(FULL, LITE, FULL, FULL, LITE)
-    ]
+@pytest.mark.parametrize(
+    ("modes", "steps"),
+    [
+        ([None] * 3, [FULL, LITE, LITE]),
+        ([mode(LOCAL), None, None], [FULL] * 3),
+        ([mode(LOCAL), None, mode(AUTONOMOUS), None, None], [FULL, FULL, FULL, LITE, LITE]),
+        ([mode(AUTONOMOUS), None, mode(AUTONOMOUS, False), mode(AUTONOMOUS), None], [FULL, LITE, FULL, FULL, LITE]),
+    ],
+    ids=["unknown", "a driver", "the planner takes over", "a driver for one step"],
+)
+def test_while_a_driver_drives_and_at_the_first_step_after_it_steps_are_full(modes, steps):
+    assert driven(modes)[0] == steps
 
 
 def test_the_learned_planner_takes_over_with_a_full_step(tiny_model):  # noqa: F811

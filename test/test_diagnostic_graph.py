@@ -38,7 +38,9 @@ def test_the_graph_is_ok_while_the_car_drives_also_with_warnings():
     assert level(BY_PATH[TOP], levels) is Level.OK
 
 
-@pytest.mark.parametrize("missing", ["before the first step", "an image", "odometry", "the node"])
+@pytest.mark.parametrize(
+    "missing", ["before the first step", "an image", "odometry", "the route beside it", "the node"]
+)
 def test_the_graph_is_an_error_when_the_car_has_to_stop(missing):
     core = driving()
     if missing == "an image":
@@ -46,6 +48,9 @@ def test_the_graph_is_an_error_when_the_car_has_to_stop(missing):
         core.step(ns(1.0))
     elif missing == "odometry":
         instant(core, 1.0)
+        core.step(ns(1.0))
+    elif missing == "the route beside it":
+        instant(core, 1.0, y=30.0)
         core.step(ns(1.0))
     levels = {} if missing == "the node" else levels_of(core, 2.0 if missing == "odometry" else 1.0)
     assert level(BY_PATH[TOP], levels) is Level.ERROR

@@ -1,38 +1,51 @@
-"""docs/diagnostics.md has every sentence that the node can publish: its tables are made from the source."""
+"""docs/diagnostics.md has every sentence that the node can publish, and no other, as `make generated` writes it."""
 
 import re
-import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from messages import CAMERAS, camera_info, jpeg, ns, odometry, predicted_objects, route, tf_static
 from scenes import Clock, config
 
-from reflectdrive_ros.ros import diagnostic_sentences as page
-from reflectdrive_ros.ros.diagnostic_advice import STATUSES
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs/diagnostics.md").read_text(encoding="utf-8")
-COMMAND = "python -m reflectdrive_ros.ros.diagnostic_sentences docs/diagnostics.md"
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+import diagnostics_page
+
+PAGE = diagnostics_page.PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_is_made_from_the_source():
-    assert page.write_into(PAGE) == PAGE, f"run {COMMAND}"
+def test_the_page_has_every_status_of_the_node():
+    statuses = diagnostics_page.statuses_of_page(PAGE)
+    assert {name: level for name, (level, _) in statuses.items()} == diagnostics_page.node_statuses()
+    assert all(what for _, what in statuses.values())
 
 
-def test_no_sentence_of_the_node_lacks_a_row_and_no_advice_its_sentence():
-    sentences = page.node_sentences()
-    assert len(sentences) > 250
-    assert page.unexplained(sentences) == [], "say in it what to do, or add advice to diagnostic_advice.py"
-    assert page.unused(sentences) == [], "remove or correct this advice in diagnostic_advice.py"
-    assert page.node_statuses().keys() == STATUSES.keys(), "describe the status in diagnostic_advice.py"
+def test_the_page_has_every_sentence_of_the_node_and_what_to_do():
+    advice, present = diagnostics_page.sentences_of_page(PAGE), diagnostics_page.node_sentences()
+    assert len(advice) > 250
+    assert diagnostics_page.written_again(PAGE) == PAGE, "make generated"
+    assert present >= diagnostics_page.PARTS, "PARTS has what is in no sentence of the node"
+    assert all(advice.values()), "write on the page what to do"
+    assert all(diagnostics_page.TELLS.search(each) for each, todo in advice.items() if todo == "As it says")
+
+
+def test_a_new_sentence_comes_onto_the_page_and_an_old_one_leaves_it():
+    """What to do about the others stays."""
+    first, *others = diagnostics_page.sentences_of_page(PAGE)
+    old = PAGE.replace(f"`{first}`", "`the moon is full: wait`")
+    again = diagnostics_page.sentences_of_page(diagnostics_page.written_again(old))
+    assert "the moon is full: wait" not in again
+    assert first in again
+    advice = diagnostics_page.sentences_of_page(PAGE)
+    assert {each: again[each] for each in others} == {each: advice[each] for each in others}
 
 
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ('raise BadMessage("off route")', "off route"),
+        ('raise BadMessage("far off route")', "far off route"),
         ('raise BadMessage(f"route: {far_m:.0f} m away")', "route: … m away"),
         ('LOST = "the map was lost"', "the map was lost"),
         ('return "" if near else f"{name} is {far_m} m " + f"from its route{cure}"', "… is … m from its route…"),
@@ -41,30 +54,9 @@ def test_no_sentence_of_the_node_lacks_a_row_and_no_advice_its_sentence():
     ],
 )
 def test_a_sentence_is_read_from_the_source_however_it_is_made(source, sentence):
-    assert sentence in list(
-        page.sentences_of(f'"""A module."""\n\n\ndef check(near):\n    """Its check."""\n    {source}\n')
-    )
-    assert "A module." not in list(page.sentences_of('"""A module."""\n'))
-
-
-def test_a_new_sentence_is_on_the_page_or_fails_the_test(tmp_path):
-    """One that says what to do is listed as it is; another is named."""
-    package = tmp_path / "reflectdrive_ros"
-    shutil.copytree(ROOT / "reflectdrive_ros", package, ignore=shutil.ignore_patterns("__pycache__"))
-    module = package / "ros/inputs/new_check.py"
-    module.write_text('A = "the wheel is loose"\nB = f"{x} wheels are loose: check their bolts"\n')
-    sentences = page.node_sentences(package)
-    assert page.unexplained(sentences) == ["the wheel is loose"]
-    assert page.Row(("… wheels are loose: check their bolts",), "As it says") in page.rows(sentences)
-    module.write_text('STATUS = InputStatus("wheels", Level.WARN, "", {})\nCHANNEL = Channel("bolts", True, None)\n')
-    statuses = page.node_statuses(package)
-    assert statuses["wheels"] == ""
-    assert statuses["bolts"] == "ERROR"
-
-
-def test_a_page_without_its_places_is_refused():
-    with pytest.raises(ValueError, match="add them"):
-        page.write_into("# Diagnostics\n")
+    module = f'"""A module."""\n\n\ndef check(near):\n    """Its check."""\n    {source}\n'
+    assert sentence in diagnostics_page.sentences_of(module)
+    assert not diagnostics_page.sentences_of(module) & {"A module.", "Its check."}
 
 
 def published(core, seconds):
@@ -74,8 +66,9 @@ def published(core, seconds):
 
 def test_what_a_node_publishes_is_on_the_page():
     """Before any message, in good order, with a distant route, without images, with a jump and a truncated message."""
-    listed = re.findall(r"`([^`]+)`", PAGE.split("made by make generated: sentences")[1])
-    patterns = [re.compile(".*".join(map(re.escape, each.split("…")))) for each in listed if each != "…"]
+    patterns = [
+        re.compile(".*".join(map(re.escape, each.split("…")))) for each in diagnostics_page.sentences_of_page(PAGE)
+    ]
     core = PlanningCore(config(cameras__width=64, cameras__height=36, planner="route_follower"), Clock())
     sentences = published(core, 0.0)
     for key, message in (("route", route()), ("tf_static", tf_static())):

@@ -139,7 +139,6 @@ def test_a_grid_becomes_part_of_the_observation_with_its_age():
         (None, "nothing received yet"),
         (grid(0.2), "newest is 0.80 s old, allowed 0.50 s"),
         (grid(1.0, resolution=2.0), "has a resolution of 2 m"),
-        (grid(1.0, origin=(200.0, -20.0, 0.0)), "outside of the drivable grid"),
     ],
 )
 def test_without_a_usable_grid_the_plan_comes_all_the_same_and_says_so(message, words):
@@ -218,14 +217,6 @@ def test_a_reused_grid_equals_a_new_one(lanelets, driven):
     riding = drivable.clearances(space.around(ego(5.0, at=here)), points)
     anew = drivable.clearances(build_grid(lanelets, here, None, VehicleConfig()), points)
     np.testing.assert_allclose(riding, anew, atol=0.3)
-
-
-def test_a_car_off_the_map_is_refused_with_the_reason(lanelets, driven):
-    poses, _ = driven
-    space = MapDrivableArea(lanelets, VehicleConfig(), AtOnce())
-    for words in ("is being computed", "has no road near the car"):
-        with pytest.raises(BadMessage, match=words):
-            space.around(ego(5.0, at=poses[0] + np.array([5e4, 0, 0])))
 
 
 def test_with_a_map_there_is_a_drivable_grid_near_it_and_none_off_it(driven):

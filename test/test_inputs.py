@@ -1,10 +1,12 @@
 """What the inputs make of a stream: an observation when all is well, a sentence when it is not, never an old value."""
 
+import re
+
 import numpy as np
 import pytest
 from autoware_internal_planning_msgs.msg import VelocityLimit
 from input_stream import blind, driving, instant, ready, small, status_of
-from messages import CAMERAS, acceleration, jpeg, ns, odometry, predicted_objects, raw, route
+from messages import CAMERAS, acceleration, camera_info, jpeg, ns, odometry, predicted_objects, route
 from scenes import config
 
 from reflectdrive_ros.core.domain import Command, PlanSource, Verdict
@@ -50,19 +52,16 @@ def test_two_instants_half_a_second_apart_form_the_pair_oldest_first():
     assert stamps == [ns(1.1)] * 3 + [ns(1.6)] * 3
 
 
-def test_nothing_is_due_before_the_companions_of_a_image_have_come():
+def test_nothing_is_due_before_the_companions_of_an_image_have_come_or_are_overdue():
+    inputs = ready()
+    instant(inputs.store, 1.0, cameras=("front_left", "front"))
+    assert inputs.due(ns(1.13))
+    assert assert_refused(inputs, 1.13, "image front_right: nothing received yet").ego is not None
     inputs = ready()
     instant(inputs.store, 1.0, cameras=("front_left", "front"))
     assert not inputs.due(ns(1.01))
     inputs.store.put("image:front_right", jpeg(1.02, "front_right", 1), ns(1.02))
     assert inputs.due(ns(1.02))
-
-
-def test_companions_that_never_come_are_not_waited_for_long():
-    inputs = ready()
-    instant(inputs.store, 1.0, cameras=("front_left", "front"))
-    assert inputs.due(ns(1.13))
-    assert assert_refused(inputs, 1.13, "image front_right: nothing received yet").ego is not None
 
 
 def test_a_dead_camera_does_not_keep_the_others_waiting_for_ever():
@@ -135,15 +134,6 @@ def test_stale_images_and_those_of_a_clock_that_runs_ahead_do_not_plan(sent_s, n
     assert_refused(inputs, now_s, words)
 
 
-def test_simulated_time_without_a_clock_is_named():
-    core = driving()
-    instant(core, 5.0)  # stamps of a bag or a simulator; our time stands at 0
-    assert levels(core.inputs, 0.0)["odometry"] is Level.ERROR
-    assert core.problems(0) == NO_CLOCK
-    assert NO_CLOCK in core.step(0).snapshot.problems[0]
-    assert core.problems(ns(5.0)) == ""
-
-
 def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
     inputs = ready()
     instant(inputs.store, 1.0)
@@ -152,14 +142,6 @@ def test_what_stays_valid_until_it_changes_has_neither_age_nor_rate():
     for name in ("camera_info front", "tf_static", "route"):
         assert values[name]["received"] == "1"
         assert not {"age_s", "rate_hz"} & set(values[name])
-
-
-def test_an_unknown_encoding_is_a_sentence():
-    inputs = ready(cameras__compressed=False)
-    instant(inputs.store, 1.0, cameras=())
-    for camera in CAMERAS:
-        inputs.store.put(f"image:{camera}", raw(1.0, camera, encoding="32FC1"), ns(1.0))
-    assert_refused(inputs, 1.0, "encoding '32FC1' is unknown")
 
 
 def test_duplicates_and_stragglers_are_counted_and_change_nothing():
@@ -239,6 +221,12 @@ def test_a_sender_with_another_rate_has_lost_nothing(period_s):
     assert (status.level, status.values["lost"]) == (Level.OK, "0")
 
 
+def test_a_clock_that_is_set_counts_neither_in_the_rate_nor_as_lost():
+    status = image_status([*EVERY_TENTH, *(1.8e9 + 0.1 * k for k in range(6))], 1.8e9 + 0.5)
+    assert float(status.values["rate_hz"]) == pytest.approx(10.0, rel=1e-3)
+    assert status.values["lost"] == "0"
+
+
 def test_a_planner_that_reads_no_camera_says_nothing_of_cameras():
     for planner, cameras in (("reflexdiffusion", {}), ("route_follower", {"cameras__required": False})):
         inputs = Inputs(config(planner=planner, inputs__lights_type="none", **cameras))
@@ -292,12 +280,20 @@ def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_rou
     assert "the one before it stays in use" in status.message
 
 
-@pytest.mark.parametrize("points", [[], [(0.0, 0.0)], [(3.0, 3.0)] * 4])
-def test_an_empty_route_is_a_sentence(points):
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ([], "the route has 0 points"),
+        ([(0.0, 0.0)], "the route has 1 points"),
+        ([(3.0, 3.0)] * 4, "all points of the route are equal"),
+        ([(0.0, 0.0), (float("nan"), 1.0)], "the route holds NaN"),
+    ],
+)
+def test_a_route_without_a_way_is_a_sentence(points, words):
     inputs = ready()
     instant(inputs.store, 1.0)
     inputs.store.put("route", route(points), ns(1.0))
-    assert_refused(inputs, 1.0, "route")
+    assert_refused(inputs, 1.0, words)
     assert levels(inputs, 1.0)["route"] is Level.ERROR
 
 
@@ -369,14 +365,77 @@ def test_a_plan_begun_before_time_went_back_is_known_as_such():
     assert after.report.source is PlanSource.PLANNER
 
 
+# --- stamps that are no times of this clock --------------------------------------------------------------------------
+
+WALL_S = 1.8e9
+
+
+def test_simulated_time_without_a_clock_is_named_before_anything_is_received_and_afterwards():
+    core = driving()
+    planner = status_of(core, "planner", 0.0)
+    assert (planner.level, planner.message) == (Level.ERROR, NO_CLOCK)
+    assert status_of(core, "planner", 0.1).message.startswith("image front_left: nothing received yet")
+    instant(core, 5.0)  # stamps of a bag or a simulator; our time stands at 0
+    assert status_of(core, "odometry", 0.0).level is Level.ERROR
+    assert core.problems(0) == NO_CLOCK
+    assert NO_CLOCK in core.step(0).snapshot.problems[0]
+    assert core.problems(ns(5.0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("stamps_s", "now_s", "sentence"),
+    [
+        ([0.0] * 10, WALL_S, "its stamp is 0: the sender must set header.stamp"),
+        ([0.0] * 5 + [WALL_S] * 5, WALL_S, ""),  # a driver that gets its time late
+        ([WALL_S] * 10, WALL_S + 0.05, ""),  # equal stamps
+        ([12.0 + 1e-9 * k for k in range(10)], 12.1, ""),
+        ([WALL_S - 4e8 + 0.1 * k for k in range(10)], WALL_S, "set use_sim_time to true for a bag"),
+        ([WALL_S + 0.1 * k for k in range(10)], 12.0, "and to false for sensors"),
+        ([WALL_S + 0.1 * k for k in range(10)], 0.0, NO_CLOCK),
+        ([12.0 + 0.1 * k for k in range(5)] + [WALL_S + 0.1 * k for k in range(6)], WALL_S + 0.5, ""),  # it is set
+    ],
+    ids=["0", "0 at first", "equal", "a nanosecond apart", "an old bag", "sensors and /clock", "no /clock", "a jump"],
+)
+def test_no_rate_and_no_age_is_one_that_no_sensor_has(stamps_s, now_s, sentence):
+    inputs = Inputs(small())
+    for number, stamp_s in enumerate(stamps_s):
+        info = camera_info("front")
+        info.header.stamp = odometry(stamp_s).header.stamp
+        inputs.store.put("info:front", info, ns(now_s))
+        inputs.store.put("odometry", odometry(stamp_s), ns(now_s))
+        inputs.store.put("image:front", jpeg(stamp_s, "front", number), ns(now_s))
+    statuses = {status.name: status for status in inputs.statuses(ns(now_s))}
+    assert sentence in statuses["odometry"].message
+    assert sentence in statuses["image front"].message
+    assert (statuses["camera_info front"].level, statuses["camera_info front"].values["lost"]) == (Level.OK, "0")
+    for status in statuses.values():
+        numbers = [float(status.values.get(key, "nan")) for key in ("age_s", "rate_hz")]
+        numbers += [float(value) for value in re.findall(r"[\d.]+(?= Hz| s )", status.message)]
+        assert not [number for number in numbers if abs(number) > 86_400.0], status
+
+
+def test_refused_camera_info_is_not_counted_as_lost():
+    inputs = ready()
+    for k in range(20):
+        inputs.store.put("info:front", camera_info("front"), ns(0.1 * k))
+        if k % 5 == 4:
+            for _ in range(3):
+                inputs.store.receive("info:front", b"\0", ns(0.1 * k))
+    values = {status.name: status.values for status in inputs.statuses(ns(9.0))}["camera_info front"]
+    assert (values["refused"], values["lost"]) == ("12", "0")
+
+
 # --- what no car does ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        (lambda m: setattr(m.header, "frame_id", "odom"), "odometry is in frame 'odom', expected 'map'"),
+        (lambda m: setattr(m.pose.pose.orientation, "w", 0.0), "odometry cannot be used: quaternion"),
         (lambda m: setattr(m.pose.pose.position, "x", float("nan")), "odometry cannot be used: "),
+        (lambda m: setattr(m.pose.pose.position, "y", float("-inf")), "odometry cannot be used: "),
+        (lambda m: setattr(m.twist.twist.linear, "x", float("nan")), "odometry cannot be used: "),
         (lambda m: setattr(m.twist.twist.linear, "x", 1e9), "a speed of 1e+09 m/s, at most 100"),
         (lambda m: setattr(m.twist.twist.linear, "x", -1e300), "a speed of -1e+300 m/s"),
         (lambda m: setattr(m.twist.twist.linear, "y", 40.0), "a speed to the side of 40 m/s, at most 8"),
@@ -387,8 +446,8 @@ def test_a_plan_begun_before_time_went_back_is_known_as_such():
          "a tilt of 180 degrees, at most 45"),
     ],
 )  # fmt: skip
-def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change, sentence, caplog):
-    core = blind(planner)
+def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(change, sentence, caplog):
+    core = blind()
     message = odometry(1.0, x=5.0)
     change(message)
     core.put("odometry", message, ns(1.0))
@@ -403,8 +462,11 @@ def test_odometry_of_what_no_car_does_is_refused_in_one_sentence(planner, change
     assert core.step(ns(1.1)).report.verdict is Verdict.OK
 
 
-@pytest.mark.parametrize("value", [-1000.0, 1e300])
-def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, caplog):
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(-1000.0, "at most 20 is possible"), (1e300, "at most 20 is possible"), (float("nan"), "acceleration is NaN")],
+)
+def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, words, caplog):
     core = blind("route_follower")
     core.put("odometry", odometry(1.0), ns(1.0))
     core.put("acceleration", acceleration(1.0, value), ns(1.0))
@@ -412,7 +474,7 @@ def test_an_acceleration_of_what_no_car_does_counts_as_none_and_is_said(value, c
     assert step.snapshot.ego.acceleration_mps2 == 0.0
     status = status_of(core, "acceleration", 1.0)
     assert status.level is Level.WARN
-    assert "at most 20 is possible" in status.message
+    assert words in status.message
     assert not caplog.records
 
 
@@ -429,9 +491,8 @@ def test_reverse_standing_and_fast_driving_are_allowed(speed):
     assert levels(inputs, seconds)["odometry"] is Level.OK
 
 
-@pytest.mark.parametrize("planner", ["constant_velocity", "route_follower"])
-def test_a_jump_of_localisation_begins_anew_and_is_said(planner):
-    core = blind(planner, [(float(x), 0.0) for x in range(-10, 1000)])
+def test_a_jump_of_localisation_begins_anew_and_is_said():
+    core = blind("route_follower", [(float(x), 0.0) for x in range(-10, 1000)])
     for k, x in enumerate([5.0, 5.5, 6.0, 306.0, 306.5]):
         now_s = 1.0 + 0.1 * k
         core.put("objects", predicted_objects(now_s, (x + 60.0, 0.0, 0.0, 5.0, 4.5)), ns(now_s))

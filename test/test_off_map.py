@@ -16,7 +16,7 @@ from reflectdrive_ros.core.domain import PlanSource
 from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.ros import convert
 from reflectdrive_ros.ros.inputs.channel import Level
-from reflectdrive_ros.ros.inputs.off_map import MOVING_MPS, off_map_reason
+from reflectdrive_ros.ros.inputs.snapshot import MOVING_MPS, off_map_reason
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
 pytest.importorskip("lanelet2", reason="lanelet2 is not installed")
@@ -62,16 +62,6 @@ def test_a_car_that_drives_beside_the_lanes_stops_with_an_error_and_goes_on_when
     assert (status.level, status.message) == (Level.ERROR, report.reason)
     assert level(BY_PATH[TOP], levels_of(core, 3.0)) is Level.ERROR
     assert step(core, 5.0).source is PlanSource.PLANNER
-
-
-def test_the_shipped_graph_is_an_error_for_a_car_beside_its_route(core):
-    step(core, 1.0)
-    core.put("route", route([(float(at), LANE_M - 30.0) for at in range(-20, 280)]), 0)
-    core.put("odometry", odometry(1.1, x=50.5, y=LANE_M), ns(1.1))
-    assert core.step(ns(1.1)).report.source is PlanSource.STOP
-    levels = levels_of(core, 1.1)
-    assert levels["reflectdrive: planner"] is Level.ERROR
-    assert level(BY_PATH[TOP], levels) is Level.ERROR
 
 
 def test_a_car_that_stands_in_a_car_park_is_no_error_until_it_drives(core):

@@ -8,20 +8,35 @@ from autoware_internal_planning_msgs.msg import (
     GeneratorInfo,
     PlanningFactorArray,
 )
+from autoware_perception_msgs.msg import ObjectClassification, PredictedObjects, TrackedObject, TrackedObjects
 from autoware_planning_msgs.msg import Trajectory as TrajectoryMessage
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from input_stream import instant, latched, small
+from light_inputs import GREEN, RED, car, groups, lamp, map_writer, snapshot_at  # noqa: F401 (fixture)
+from messages import LIGHT_GROUP, at, ns
+from messages import predicted_objects as predicted_message
 from rclpy.serialization import deserialize_message, serialize_message
 from reflectdrive.msg import PlannerStatus
-from scenes import SECOND_NS, config
+from scenes import SECOND_NS, Clock, config
 from std_msgs.msg import String
 from unique_identifier_msgs.msg import UUID
 
-from reflectdrive_ros.core.domain import FactorKind, Plan, PlanningFactor, PlanSource, StepReport, Trajectory, Verdict
+from reflectdrive_ros.core.domain import (
+    FactorKind,
+    LightState,
+    Plan,
+    PlanningFactor,
+    PlanSource,
+    StepReport,
+    Trajectory,
+    Verdict,
+)
 from reflectdrive_ros.core.kinematics import arc, braking_distances
 from reflectdrive_ros.maps.elevation import RoadSurface, VehiclePlane
 from reflectdrive_ros.ros import outputs, plan_messages, rotations
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
 from reflectdrive_ros.ros.inputs.control import Signal
+from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.ros.topics import NODE_NAME
 
 HERE = np.array([100.0, 50.0, np.pi / 2])
@@ -175,13 +190,6 @@ def test_nodes_in_different_namespaces_have_no_name_in_common():
     assert hardware[2] == "/left/reflectdrive"
 
 
-@pytest.mark.skipif(not outputs.HAS_TURN_INDICATOR, reason="this CandidateTrajectory has no turn indicators")
-def test_every_candidate_carries_the_turn_signal():
-    (candidate,) = sent_candidates(stopping_plan(), Signal.RIGHT, config()).candidate_trajectories
-    command = candidate.turn_indicators_command
-    assert (command.command, command.stamp.sec) == (command.ENABLE_RIGHT, 7)
-
-
 def test_debug_arrays_are_flat_and_of_equal_length():
     plan = stopping_plan(candidates=(Trajectory(np.ones((60, 3)), 0.1),), scores=(0.9, 0.4), change="1 m/s^2 slower")
     report = StepReport(plan, Verdict.OK, PlanSource.PLANNER, timings_ms={"plan": 1.5})
@@ -278,3 +286,90 @@ def test_the_stages_of_a_step_are_a_tree_whose_parents_come_first():
     times_ms = {("engine" if name == "total" else name): value for name, value in stages.items()}
     assert {node.name: node.processing_time for node in nodes} == times_ms
     assert all(node.parent_id < node.id for node in nodes)
+
+
+# --- forecast and next traffic light ---------------------------------------------------------------------------------
+
+
+def tracked_message(seconds):
+    item = TrackedObject(existence_probability=0.75)
+    item.object_id.uuid[:] = range(16)
+    item.classification = [
+        ObjectClassification(label=ObjectClassification.TRUCK, probability=0.625),
+        ObjectClassification(label=ObjectClassification.CAR, probability=0.25),
+    ]
+    item.kinematics.pose_with_covariance.pose = at(20.0, 1.0, 0.0)
+    item.kinematics.pose_with_covariance.pose.position.z = 3.0
+    item.kinematics.twist_with_covariance.twist.linear.x = 4.0
+    item.shape.dimensions.x, item.shape.dimensions.y, item.shape.dimensions.z = 8.0, 2.5, 3.5
+    return TrackedObjects(header=outputs.header(ns(seconds), "map"), objects=[item])
+
+
+def sent_objects(objects, **settings):
+    """PredictedObjects of a step with this message of objects."""
+    core = PlanningCore(small(**settings), Clock())
+    latched(core)
+    instant(core, 1.0, objects=False)
+    core.put("objects", objects, ns(1.0))
+    step = core.step(ns(1.0))
+    content = outputs.predicted_objects(
+        step.snapshot.tracked, step.report.forecast, step.report.plan.map_from_ego, ns(1.0), "map"
+    )
+    return deserialize_message(content, PredictedObjects)
+
+
+def test_tracked_objects_come_back_with_the_path_that_was_used():
+    (item,) = sent_objects(tracked_message(1.0), inputs__objects_type="tracked").objects
+    assert bytes(item.object_id.uuid) == bytes(range(16))
+    assert item.existence_probability == 0.75
+    assert [(each.label, each.probability) for each in item.classification] == [(2, 0.625), (1, 0.25)]
+    assert (item.shape.type, item.shape.dimensions.x, item.shape.dimensions.z) == (0, 8.0, 3.5)
+    kinematics = item.kinematics
+    assert kinematics.initial_twist_with_covariance.twist.linear.x == 4.0
+    (path,) = kinematics.predicted_paths
+    assert (path.time_step.sec, path.time_step.nanosec, path.confidence) == (0, 500_000_000, 1.0)
+    np.testing.assert_allclose([pose.position.x for pose in path.path], 20.0 + 2.0 * np.arange(11), atol=1e-6)
+    assert {pose.position.z for pose in path.path} == {3.0}
+    assert path.path[0] == kinematics.initial_pose_with_covariance.pose
+
+
+def test_of_predicted_objects_the_most_probable_path_comes_back():
+    message = predicted_message(1.0, (20.0, 0.0, 0.0, 4.0, 4.5), (40.0, 3.0, 1.0, 2.0, 4.5))
+    sent = sent_objects(message)
+    assert (sent.header.frame_id, sent.header.stamp.sec) == ("map", 1)
+    for item, source in zip(sent.objects, message.objects, strict=True):
+        (path,), (source_path,) = item.kinematics.predicted_paths, source.kinematics.predicted_paths
+        for pose, expected in zip(path.path, source_path.path, strict=True):
+            assert pose.position.x == pytest.approx(expected.position.x, abs=1e-6)
+            assert pose.position.y == pytest.approx(expected.position.y, abs=1e-6)
+            assert pose.orientation.z == pytest.approx(expected.orientation.z, abs=1e-6)
+
+
+def test_an_empty_road_is_sent_as_one():
+    assert sent_objects(predicted_message(1.0)).objects == []
+
+
+def test_without_objects_there_is_no_forecast_to_send():
+    core = PlanningCore(small(), Clock())
+    latched(core)
+    instant(core, 1.0, objects=False)
+    assert core.step(ns(1.0)).report.forecast is None
+
+
+def test_the_next_light_on_the_route_is_sent_as_one_lamp_with_the_state_that_counts(write_map):
+    inputs = car(write_map())
+    inputs.store.put("lights", groups(1.0, lamp(RED)), ns(1.0))
+    snapshot = snapshot_at(inputs, 1.0)
+    assert snapshot.signal_ahead == (LIGHT_GROUP, LightState.RED)
+    message = outputs.traffic_signal(snapshot.signal_ahead)
+    assert message.traffic_light_group_id == LIGHT_GROUP
+    assert [(each.color, each.shape, each.status) for each in message.elements] == [(1, 1, 2)]
+
+
+def test_a_light_that_is_behind_the_car_is_not_the_next_one(write_map):
+    inputs = car(write_map())
+    inputs.store.put("lights", groups(1.0, lamp(GREEN)), ns(1.0))
+    snapshot = snapshot_at(inputs, 1.0, x=150.0)
+    assert snapshot.observation is not None
+    assert snapshot.signal_ahead is None
+    assert list(outputs.traffic_signal(None).elements) == []

@@ -9,7 +9,7 @@ from sensor_msgs.msg import Image
 
 from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.ros import image_decoding
-from reflectdrive_ros.ros.raw_images import ENCODINGS
+from reflectdrive_ros.ros.image_decoding import ENCODINGS
 
 # one colour per quarter of the image; red and blue differ everywhere, so that a swapped mosaic shows
 COLOURS = np.array([[[200, 40, 20], [30, 180, 90]], [[25, 60, 210], [240, 220, 35]]], np.uint8)
@@ -63,6 +63,23 @@ def assert_scene(pixels, tolerance):
         np.testing.assert_allclose(pixels[region].astype(int), SCENE[region].astype(int), atol=tolerance)
 
 
+OPAQUE = np.full((HEIGHT, WIDTH, 1), 255, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "stored"),
+    [
+        ("rgb8", SCENE),
+        ("bgr8", SCENE[..., ::-1]),
+        ("8UC3", SCENE[..., ::-1]),
+        ("rgba8", np.dstack([SCENE, OPAQUE])),
+        ("bgra8", np.dstack([SCENE[..., ::-1], OPAQUE])),
+    ],
+)
+def test_every_order_of_channels_gives_the_same_image(encoding, stored):
+    np.testing.assert_array_equal(image_decoding.raw_pixels(message(encoding, stored), "front"), SCENE)
+
+
 @pytest.mark.parametrize("pattern", ["rggb", "bggr", "gbrg", "grbg"])
 def test_a_bayer_mosaic_shows_the_colours_behind_its_filters(pattern):
     assert_scene(image_decoding.raw_pixels(message(f"bayer_{pattern}8", mosaic(pattern)), "front"), 0)
@@ -71,10 +88,13 @@ def test_a_bayer_mosaic_shows_the_colours_behind_its_filters(pattern):
         assert_scene(image_decoding.raw_pixels(message(f"bayer_{pattern}16", wide, big_endian=big_endian), "front"), 0)
 
 
-@pytest.mark.parametrize(("big_endian", "kind"), [(False, "<u2"), (True, ">u2")])
-def test_mono16_is_grey_at_full_range_in_either_byte_order(big_endian, kind):
+@pytest.mark.parametrize(
+    ("encoding", "big_endian", "kind"), [("mono8", False, "u1"), ("mono16", False, "<u2"), ("mono16", True, ">u2")]
+)
+def test_grey_has_three_channels_at_full_range_in_either_byte_order(encoding, big_endian, kind):
     grey = np.linspace(0, 65535, HEIGHT * WIDTH).reshape(HEIGHT, WIDTH)
-    pixels = image_decoding.raw_pixels(message("mono16", np.round(grey).astype(kind), big_endian=big_endian), "front")
+    sent = np.round(grey / 257 if encoding == "mono8" else grey).astype(kind)
+    pixels = image_decoding.raw_pixels(message(encoding, sent, big_endian=big_endian), "front")
     assert (pixels[0, 0, 0], pixels[-1, -1, 0]) == (0, 255)
     np.testing.assert_allclose(pixels, np.repeat(grey[..., None] / 257, 3, axis=2), atol=1)
 

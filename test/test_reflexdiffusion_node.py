@@ -1,6 +1,5 @@
 """The planner reflexdiffusion on a vehicle: its model and cameras by default, its inputs from topics, and bad input."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message
 from map_archives import map_message
 from messages import ns, odometry, predicted_objects, route
+from node_car import car, planned
 from rich.console import Console
 from scenes import Clock, cars, config, observation
 from tiny_denoiser import normalized, tiny_denoiser
@@ -27,11 +27,9 @@ from reflectdrive_ros.evaluation.variants import Variant
 from reflectdrive_ros.model.denoiser import checkpoint
 from reflectdrive_ros.planning import GENERATORS
 from reflectdrive_ros.planning.inputs import needs_cameras
-from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.runtime.cli_args import network_for, weights_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -220,32 +218,13 @@ def test_the_lanes_are_those_of_the_configured_map(route_type):
 def test_the_real_node_publishes_plans_without_cameras(tmp_path):
     weights = tmp_path / "weights.safetensors"
     sha256 = checkpoint.save(tiny_denoiser(), weights, {"capabilities": ["guidance"]})
-    late = {"engine__deadline_ms": 2000.0, "engine__watchdog_ms": 400.0}
-    settings = config(planner=NAME, model__file=str(weights), model__sha256=sha256, **late)
-    outputs = ("trajectory", "status", "diagnostics")
-    harness, log = Harness(settings, ["route", "odometry", "objects"], outputs), tmp_path / "node.log"
-    try:
-        with running_node(settings, {}, log, sim_time=False) as process:
-            harness.wait_for_node(process, log)
-            harness.inputs["route"].publish(route([(float(x), 0.0) for x in range(-20, 200)]))
-            # the diagnostics have a timer of their own, so a plan may be in them before its messages are published
-            deadline, notes, planned = time.perf_counter() + 60.0, "", False
-            while not ("lanes are unknown" in notes and planned) and time.perf_counter() < deadline:
-                now_s = harness.node.get_clock().now().nanoseconds * 1e-9
-                harness.inputs["objects"].publish(predicted_objects(now_s, (50.0, 8.0, 0.0, 0.0, 4.5)))
-                harness.inputs["odometry"].publish(odometry(now_s))
-                time.sleep(0.1)
-                for _, message in harness.received["diagnostics"]:
-                    notes = next((line.message for line in message.status if line.name.endswith("planner")), notes)
-                planned = bool(harness.received["trajectory"] and harness.received["status"])
-            assert "lanes are unknown: the network plans by its route alone" in notes, log.read_text()
-            assert planned, log.read_text()
-            assert harness.received["status"][-1][1].planner == NAME
-            assert len(harness.received["trajectory"][-1][1].points) >= 10
-            assert process.poll() is None
-    finally:
-        harness.close()
-    assert "Traceback" not in log.read_text()
+    with car(tmp_path, planner=NAME, model__file=str(weights), model__sha256=sha256) as sender:
+        assert sender.until(planned, 60.0, cameras=()).planner == NAME
+        assert len(sender.harness.received["trajectory"][-1][1].points) >= 10
+        lanes = "lanes are unknown: the network plans by its route alone"
+        sender.diagnosed(lambda lines: lanes in lines["planner"][1], cameras=())
+        assert sender.process.poll() is None
+    assert "Traceback" not in (tmp_path / "node.log").read_text()
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ import pytest
 from scenes import ego, turning_route
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.ros.inputs.control import Signal, VehicleControl
+from reflectdrive_ros.ros.inputs.control import HOLD_S, Signal, TurnSignal, VehicleControl
 from reflectdrive_ros.ros.inputs.route import MapRoute, bend_ahead, route_around_ego
-from reflectdrive_ros.ros.turn_signal import HOLD_S, TurnSignal
 
 OFF, LEFT, RIGHT = Signal
 PLANNER, DRIVER = VehicleControl(True), VehicleControl(False)
@@ -20,18 +19,22 @@ def signals_of(bends, control=PLANNER, dt_s=0.1, signal=None):
     return [signal.update(bend, control, dt_s * step) for step, bend in enumerate(bends)]
 
 
-def test_a_signal_is_on_where_a_turn_is_ahead():
-    assert signals_of([STRAIGHT, TURN]) == [OFF, LEFT]
-    assert signals_of([STRAIGHT, -TURN]) == [OFF, RIGHT]
-
-
-def test_a_signal_stays_until_the_turn_has_been_driven():
-    bends = [*[TURN] * 30, *[REST] * 30, *[STRAIGHT] * 2]
-    assert signals_of(bends) == [*[LEFT] * 60, OFF, OFF]
-
-
-def test_what_is_left_of_a_turn_switches_no_signal_on():
-    assert signals_of([REST] * 3) == [OFF] * 3
+@pytest.mark.parametrize(
+    ("bends", "signals"),
+    [
+        ([STRAIGHT, TURN], [OFF, LEFT]),
+        ([STRAIGHT, -TURN], [OFF, RIGHT]),
+        ([*[TURN] * 30, *[REST] * 30, *[STRAIGHT] * 2], [*[LEFT] * 60, OFF, OFF]),
+        ([REST] * 3, [OFF] * 3),
+        ([*[TURN] * 30, *[-TURN] * 30], [*[LEFT] * 30, *[RIGHT] * 30]),
+        ([TURN, *[None] * 100], [LEFT] * 101),
+    ],
+    ids=["left", "right", "until the turn is driven", "not for its rest alone", "two turns", "the route is unknown"],
+)
+def test_a_signal_is_on_where_a_turn_is_ahead(bends, signals):
+    assert signals_of(bends) == signals
+    assert signals_of(bends, VehicleControl()) == signals  # also where nobody says who drives
+    assert signals_of(bends, DRIVER) == [None] * len(bends)  # no command while a driver drives
 
 
 def test_a_signal_does_not_flicker_about_its_threshold():
@@ -48,19 +51,6 @@ def test_even_a_signal_for_a_moment_flashes_three_times():
     assert signals[-1] is OFF
 
 
-def test_of_two_turns_in_opposite_directions_each_has_its_signal():
-    signals = signals_of([*[TURN] * 30, *[-TURN] * 30])
-    assert signals == [*[LEFT] * 30, *[RIGHT] * 30]
-
-
-def test_without_a_route_the_signal_stays():
-    assert signals_of([TURN, *[None] * 100]) == [LEFT] * 101
-
-
-def test_there_is_no_command_while_a_driver_drives():
-    assert signals_of([TURN] * 5, DRIVER) == [None] * 5
-
-
 def test_the_drivers_signal_is_taken_over_and_not_cut_off():
     signal = TurnSignal()
     assert signal.update(STRAIGHT, VehicleControl(False, RIGHT), 0.0) is None
@@ -74,10 +64,6 @@ def test_the_signal_of_the_last_drive_by_the_planner_does_not_come_back():
     assert signal.update(TURN, PLANNER, 0.0) is LEFT
     assert signal.update(STRAIGHT, DRIVER, 0.1) is None
     assert signal.update(STRAIGHT, VehicleControl(True, OFF), 0.2) is OFF
-
-
-def test_without_both_inputs_the_planner_signals():
-    assert signals_of([STRAIGHT, TURN], VehicleControl()) == [OFF, LEFT]
 
 
 def test_a_clock_that_goes_back_does_not_hold_a_signal_for_ever():

@@ -4,7 +4,6 @@ import argparse
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from input_stream import small
 from lanelet_maps import MAP, TWO_LANES, drive, driven_ids, osm, route_message, settings
 from map_archives import archive, cut, map_message, scrambled
 from messages import acceleration, ns, odometry, route
+from node_car import car, planned, stopped
 from rclpy.serialization import serialize_message
 from rich.console import Console
 from scenes import Clock
@@ -25,13 +25,11 @@ from reflectdrive_ros.maps.lanelet_file import load_map
 from reflectdrive_ros.maps.vector_map import VectorMap, read_elements
 from reflectdrive_ros.replay import engine, recorded_world
 from reflectdrive_ros.replay.bag_topics import recorded_sources
-from reflectdrive_ros.replay.node import Harness
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.bag import BagError, BagReader, BagWriter
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.ros.processes import running_node
 from reflectdrive_ros.runtime import cli_args as words_given
 
 
@@ -305,54 +303,36 @@ def test_a_bag_without_a_map_says_how_to_give_one(tmp_path):
 
 @pytest.mark.dds
 def test_the_node_takes_map_and_route_from_autoware_and_drives_on_by_them_after_a_broken_map(tmp_path):
-    config, _ = lanelet_car(inputs__drivable_type="map", engine__deadline_ms=2000.0, engine__watchdog_ms=400.0)
-    config = replace(config, planner="route_follower", speed_limit_mps=4.0)
-    harness = Harness(config, ["map", "route", "odometry"], ("trajectory", "status", "diagnostics"))
-    recorded = drive()[0][400]
-    log = tmp_path / "node.log"
+    node = {"inputs__route_type": "lanelet", "inputs__objects_type": "none", "inputs__drivable_type": "map"}
+    node |= {"planner": "route_follower", "speed_limit_mps": 4.0, "cameras__required": False}
+    ego = convert.ego_state(drive()[0][400], "map")
+    where = dict(zip(("x", "y", "yaw"), map(float, ego.map_from_ego), strict=True), speed=ego.speed_mps)
+    standing = {"ego": where, "cameras": (), "objects": False}
+    with car(tmp_path, route_message=the_route(), **node) as sender:
 
-    def until(condition, timeout_s=60.0):
-        """Send the car's pose until plan and diagnostics meet a condition; returns the plan."""
-        deadline = time.perf_counter() + timeout_s
-        lines, newest = {}, None
-        while time.perf_counter() < deadline:
-            recorded.header.stamp = harness.node.get_clock().now().to_msg()
-            harness.inputs["odometry"].publish(recorded)
-            time.sleep(0.05)
-            if harness.received["status"] and harness.received["diagnostics"]:
-                newest = harness.received["status"][-1][1]
-                statuses = harness.received["diagnostics"][-1][1].status
-                lines = {status.name.partition(": ")[2]: status.message for status in statuses}
-                if condition(newest, lines):
-                    return harness.received["trajectory"][-1][1]
-        return pytest.fail(f"not so within {timeout_s} s: {newest}, {lines}; {log.read_text()}")
+        def until_map(words, timeout_s=60.0):
+            """Send the car's pose until the status of the map has these words and a new plan comes."""
+            lines = sender.diagnosed(
+                lambda lines: all(word in lines["map"][1] for word in words), timeout_s, **standing
+            )
+            return lines, sender.until(lambda status: True, **standing)
 
-    def stopped(words):
-        return lambda status, lines: status.source == status.SOURCE_STOP and words in lines["map"]
-
-    def drives(status, lines):
-        return status.source == status.SOURCE_PLANNER and lines["drivable"] == "from the map"
-
-    def drives_and_warns(status, lines):
-        warning = "the map cannot be read" in lines["map"] and "the map before it stays in use" in lines["map"]
-        return drives(status, lines) and warning
-
-    try:
-        with running_node(config, {}, log, sim_time=False) as process:
-            harness.wait_for_node(process, log)
-            harness.inputs["route"].publish(the_route())
-            until(stopped("the map has not been received yet"))
-            harness.inputs["map"].publish(map_message())
-            plan = until(drives)
-            ends = np.array([(p.pose.position.x, p.pose.position.y) for p in plan.points])
-            line, _ = load_map(settings()).route(the_route(), "map", 2000)
-            assert np.hypot(*(ends[-1] - ends[0])) > 3.0
-            assert np.abs(geometry.project(line, ends)[1]).max() < 0.5
-            harness.inputs["map"].publish(map_message(scrambled(0)))
-            until(drives_and_warns)
-            harness.inputs["map"].publish(map_message())
-            until(lambda status, lines: drives(status, lines) and "cannot be read" not in lines["map"])
-            assert process.poll() is None
-    finally:
-        harness.close()
-    assert "Traceback" not in log.read_text()
+        _, status = until_map(["the map has not been received yet"])
+        assert stopped(status)
+        sender.harness.inputs["map"].publish(map_message())
+        sender.until(planned, 60.0, **standing)
+        sender.diagnosed(lambda lines: lines["drivable"][1] == "from the map", **standing)
+        plan = sender.harness.received["trajectory"][-1][1]
+        ends = np.array([(p.pose.position.x, p.pose.position.y) for p in plan.points])
+        line, _ = load_map(settings()).route(the_route(), "map", 2000)
+        assert np.hypot(*(ends[-1] - ends[0])) > 3.0
+        assert np.abs(geometry.project(line, ends)[1]).max() < 0.5
+        sender.harness.inputs["map"].publish(map_message(scrambled(0)))
+        lines, status = until_map(["the map cannot be read", "the map before it stays in use"])
+        assert planned(status)
+        assert lines["drivable"][1] == "from the map"
+        sender.harness.inputs["map"].publish(map_message())
+        sender.diagnosed(lambda lines: "cannot be read" not in lines["map"][1], **standing)
+        sender.until(planned, **standing)
+        assert sender.process.poll() is None
+    assert "Traceback" not in (tmp_path / "node.log").read_text()

@@ -180,10 +180,10 @@ class SequenceLayout:
         if self._kinds and end is not None:
             return np.frombuffer(source.data, self._kinds[source.little], count, first if count else 0), end
         if end is not None:
-            return Items(self.element, source, first, count), end
+            return Items(self.element, source, range(first, end, self._run[1] if self._run else 1)), end
         offsets, end = self._walk(source, at, count, first)
         if isinstance(self.element, StructLayout):
-            return WalkedItems(self.element, source, offsets), end
+            return Items(self.element, source, offsets), end
         return [self.element.read(source, offset)[0] for offset in offsets], end
 
 
@@ -246,33 +246,9 @@ class Message:
 
 
 class Items(Sequence[Any]):
-    """Structures of one size each, made when they are read."""
+    """Structures, made when the first of them is read."""
 
-    def __init__(self, element: Any, source: Buffer, at: int, count: int) -> None:
-        self._element, self._source, self._at, self._count = element, source, at, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[k] for k in range(*index.indices(self._count))]
-        position = range(self._count)[index]
-        return Message(self._element, self._source, self._at + position * self._element.run[1])
-
-    def numbers(self) -> NDArray[Any]:
-        """(N, K) all numbers of each element, in the order of the definition; of structures whose numbers have one
-        type.
-        """
-        kind = np.dtype(("<" if self._source.little else ">") + self._element.format)
-        size = self._element.run[1] // kind.itemsize
-        return np.frombuffer(self._source.data, kind, self._count * size, self._at).reshape(self._count, size)
-
-
-class WalkedItems(Sequence[Any]):
-    """Structures of different sizes, made when the first of them is read."""
-
-    def __init__(self, element: StructLayout, source: Buffer, offsets: Sequence[int]) -> None:
+    def __init__(self, element: Any, source: Buffer, offsets: Sequence[int]) -> None:
         self._element, self._source, self._offsets = element, source, offsets
 
     def __len__(self) -> int:
@@ -287,6 +263,15 @@ class WalkedItems(Sequence[Any]):
     @cached_property
     def _messages(self) -> list[Message]:
         return [Message(self._element, self._source, offset) for offset in self._offsets]
+
+    def numbers(self) -> NDArray[Any]:
+        """(N, K) all numbers of each element, in the order of the definition; of structures of one size whose numbers
+        have one type.
+        """
+        kind = np.dtype(("<" if self._source.little else ">") + self._element.format)
+        size, count = self._element.run[1] // kind.itemsize, len(self)
+        first = self._offsets[0] if count else 0
+        return np.frombuffer(self._source.data, kind, count * size, first).reshape(count, size)
 
 
 def merge_runs(parts: Any) -> tuple[tuple[int, int, Layout | None], ...]:

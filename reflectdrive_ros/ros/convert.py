@@ -107,12 +107,12 @@ def max_velocity_mps(message: Any) -> float:
     return value
 
 
-def path_route(message: Any, map_frame: str, points_max: int = ROUTE_POINTS_MAX) -> Array:
-    """(L, 3) route in the map of a nav_msgs/Path, thinned to `points_max` points; headings follow the points."""
+def path_route(message: Any, map_frame: str) -> Array:
+    """(L, 3) route in the map of a nav_msgs/Path, thinned to ROUTE_POINTS_MAX points; headings follow the points."""
     require_frame(message.header, map_frame, "the route")
     if len(message.poses) < 2:
         raise BadMessage(f"the route has {len(message.poses)} points: publish a path of at least two")
-    stride = -(-len(message.poses) // points_max)
+    stride = -(-len(message.poses) // ROUTE_POINTS_MAX)
     thinned = [*message.poses[:-1:stride], message.poses[-1]]
     points = np.array([(p.pose.position.x, p.pose.position.y) for p in thinned], float)
     if not np.isfinite(points).all():

@@ -74,17 +74,18 @@ def point_columns(
     return points
 
 
-def plan_points(plan: Plan, config: Config, surface: RoadSurface = FLAT_GROUND, ego: EgoState | None = None) -> Array:
-    """(T,) of POINT: the published points of a plan. `ego`: at the stamp of the plan, for `output.first_point`; None:
-    the first point is one interval ahead."""
-    return published_points(plan.trajectory, plan, config, surface, ego)
-
-
-def published_points(
-    trajectory: Trajectory, plan: Plan, config: Config, surface: RoadSurface, ego: EgoState | None
+def plan_points(
+    plan: Plan,
+    config: Config,
+    surface: RoadSurface = FLAT_GROUND,
+    ego: EgoState | None = None,
+    trajectory: Trajectory | None = None,
 ) -> Array:
-    """(T,) of POINT of a trajectory of the plan: its own, or that of another candidate."""
-    sent = resample_for_output(trajectory, PLAN_DT_S)
+    """(T,) of POINT: the published points of a plan, or of the `trajectory` of another of its candidates.
+
+    `ego`: at the stamp of the plan, for `output.first_point`; None: the first point is one interval ahead.
+    """
+    sent = resample_for_output(plan.trajectory if trajectory is None else trajectory, PLAN_DT_S)
     count = FIRST_POINTS[config.output.first_point]
     driven = NOT_DRIVEN if ego is None else kinematics.driven_path(ego, PLAN_DT_S, count)
     return point_columns(sent, plan.map_from_ego, config.vehicle.wheel_base_m, surface, driven)

@@ -11,12 +11,11 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from ..core.config import Config
 from ..core.domain import Array, StepReport
 from ..maps.elevation import RoadSurface
-from . import forecast_outputs, outputs, plan_messages, topics
-from .inputs.control import Signal
+from . import outputs, plan_messages, topics
+from .inputs.control import Signal, TurnSignal
 from .inputs.route import bend_ahead
 from .planning_core import PlanningStep
 from .topics import message_class
-from .turn_signal import TurnSignal
 
 
 def qos_profile(qos: topics.Qos) -> QoSProfile:
@@ -116,9 +115,9 @@ class PlanPublisher:
         if step is not None:
             tracked, forecast = step.snapshot.tracked, report.forecast
             frame, signal = self._config.output.map_frame, step.snapshot.signal_ahead
-            message_factories["traffic_signal"] = lambda: forecast_outputs.traffic_signal(signal)
+            message_factories["traffic_signal"] = lambda: outputs.traffic_signal(signal)
             if tracked is not None and forecast is not None:
-                message_factories["predicted_objects"] = lambda: forecast_outputs.predicted_objects(
+                message_factories["predicted_objects"] = lambda: outputs.predicted_objects(
                     tracked, forecast, plan.map_from_ego, plan.stamp_ns, frame
                 )
             message_factories["processing_time_detail"] = lambda: outputs.processing_time_tree(stages)

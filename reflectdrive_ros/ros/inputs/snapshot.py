@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from ...core import geometry
 from ...core.agent_history import AgentHistoryBuffer
 from ...core.agent_motion import with_motion
-from ...core.config import Config
+from ...core.config import Config, VehicleConfig
 from ...core.domain import Agents, Array, Command, DrivableGrid, EgoState, LightState, Observation, concat_agents
+from ...core.kinematics import box_centres
 from ...core.lanes import LaneSegments
 from ...core.messages import BadMessage
 from ...maps.drivable_area import MapDrivableArea
@@ -31,7 +33,6 @@ from .camera_rig import RigInput
 from .channel import InputStatus, Level
 from .control import UNKNOWN_CONTROL, VehicleControl
 from .lights import REACH_M, lights_of_route, lights_status, lines_near, of_own_turn
-from .off_map import off_map_reason
 from .route import (
     PAST_END_MAX_M,
     SPEED_LIMIT_MIN_MPS,
@@ -42,6 +43,8 @@ from .route import (
     route_around_ego,
 )
 from .store import MessageStore
+
+MOVING_MPS = 0.5  # slower is standing: odometry is not exact
 
 
 @dataclass(frozen=True)
@@ -471,3 +474,19 @@ def _with_ignored(status: InputStatus, ignored: dict[str, int]) -> InputStatus:
 def _age_s(item: tuple[int, Any] | None, ego: EgoState) -> float:
     """Age of a message relative to the ego state, s; 0 without a message."""
     return 0.0 if item is None else max((ego.stamp_ns - item[0]) * 1e-9, 0.0)
+
+
+def off_map_reason(lanelets: LaneletMap | None, ego: EgoState, vehicle: VehicleConfig, was_off: bool) -> str:
+    """One sentence for a moving car outside of every lanelet for cars, shoulder and intersection: the map, the
+    localisation or its path is wrong. Empty otherwise, and without a map.
+
+    A car that stands may be in a parking space beside the lanes. `was_off`: whether it drove out of the map and stopped
+    by itself. Then it stays off the map when it stands, or it would start again, until a part of it is in a lanelet.
+    """
+    if lanelets is None or (abs(ego.speed_mps) < MOVING_MPS and not was_off):
+        return ""
+    size = np.array([vehicle.length_m, vehicle.width_m])
+    if lanelets.touches_road(geometry.box_corners(box_centres(ego.map_from_ego, vehicle), size)):
+        return ""
+    source = lanelets.source
+    return f"map: the car is outside of every lanelet of {source.name}: drive it to a lane, or {source.if_misplaced}"
