@@ -77,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command(os_error="{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when a network or the set cannot be used."""
     config = load(args.config) if args.config else Config()
     config = override_dotted(config, arguments.settings_of(args.settings, SETTINGS))
     network, eager, config = both_networks(args, config)

@@ -85,10 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tick", type=arguments.duration(0.05, 60.0), default=0.5, metavar="S", help="time between two scenes"
     )
     parser.add_argument(
-        "--overrides",
-        type=Path,
-        metavar="FILE",
-        help="CSV of manual overrides: drive, start, end in s of the bag",
+        "--overrides", type=Path, metavar="FILE", help="CSV of manual overrides: drive, start, end in s of the bag"
     )
     parser.add_argument(
         "--override-topic",
@@ -197,7 +194,6 @@ def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def numbers(dataset: Dataset) -> dict[str, Any]:
-    """The numbers of the table, for JSON."""
     families = Counter[str]()
     for index in dataset.indices.values():
         families.update(index.families)

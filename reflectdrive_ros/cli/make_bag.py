@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command(lambda args: f"what was written until then is a whole bag: {args.out}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when the source or the target cannot be used."""
     with _opened(args) as recording, BagWriter(args.out, args.storage, replace=args.force) as bag:
         if args.source == WORLD:
             bag.describe(IMAGE_DOMAIN, RENDERED)
