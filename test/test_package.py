@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from own_bags import short_bag
 from packaging.requirements import Requirement
+from sources import ROOT, trees
 from test_python_page import EXAMPLES
 
 import reflectdrive_ros
@@ -27,7 +28,6 @@ from reflectdrive_ros.runtime.model_file import ModelFileError
 
 pytestmark = pytest.mark.meta
 
-ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 DEPENDENCIES = {entry.text for entry in MANIFEST if entry.tag in ("depend", "exec_depend")}
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
@@ -56,8 +56,8 @@ OPTIONAL |= {"ray", "upath", "fsspec"}
 def imported():
     """Top-level names that the package and its launch files import, without Python's own and the package itself."""
     names = set()
-    for file in [*(ROOT / "reflectdrive_ros").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]:
-        for node in ast.walk(ast.parse(file.read_text())):
+    for tree in (*trees().values(), *trees("launch").values()):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
