@@ -36,13 +36,7 @@ from ..infra.provenance import write_numbers
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
 from ..planning.denoiser import START_SCALE, Denoiser
-from ..planning.planner import (
-    AnyNetwork,
-    Network,
-    Planner,
-    PlannerContext,
-    PlanningError,
-)
+from ..planning.planner import AnyNetwork, Network, Planner, PlannerContext, PlanningError
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network, token_network

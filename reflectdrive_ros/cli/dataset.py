@@ -108,9 +108,22 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if a bag is left out; 2 with one sentence on stderr if no set can be made."""
     config = cli_args.configuration(args)
     start_s = time.perf_counter()
-    if args.source == "navsim":
-        dataset = navsim_dataset(args, config, errors)
-        return finish(args, dataset, time.perf_counter() - start_s, console, errors)
+    dataset = (navsim_dataset if args.source == "navsim" else bags_dataset)(args, config, errors)
+    wall_s = time.perf_counter() - start_s
+    write_report(args.out, dataset)
+    counted = {**numbers(dataset), "wall_s": round(wall_s, 2)}
+    write_numbers(args.json, counted)
+    console.print(table(counted))
+    console.print(f"report: {args.out / 'dataset.html'}")
+    for notice in dataset.notices.values():
+        errors.print(notice)
+    for sentence in dataset.failures.values():
+        errors.print(f"left out: {sentence}")
+    return 1 if dataset.failures else 0
+
+
+def bags_dataset(args: argparse.Namespace, config: Config, errors: Console) -> Dataset:
+    """The set of the scenes of bags. Raises UserError."""
     if args.map is not None:
         config = override_dotted(config, {"inputs.lanelet_map": str(args.map)})
     options = DatasetOptions(
@@ -122,24 +135,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         override_topic=args.override_topic,
     )
     with lock_folder(args.out):
-        dataset = make_dataset(
+        return make_dataset(
             args.bags, args.out, options, config, network_image_size(config), args.val_share, args.jobs, errors
         )
-    return finish(args, dataset, time.perf_counter() - start_s, console, errors)
-
-
-def finish(args: argparse.Namespace, dataset: Dataset, wall_s: float, console: Console, errors: Console) -> int:
-    """Writes and shows the result; the exit code."""
-    write_report(args.out, dataset)
-    counted = {**numbers(dataset), "wall_s": round(wall_s, 2)}
-    write_numbers(args.json, counted)
-    console.print(table(counted))
-    console.print(f"report: {args.out / 'dataset.html'}")
-    for notice in dataset.notices.values():
-        errors.print(notice)
-    for sentence in dataset.failures.values():
-        errors.print(f"left out: {sentence}")
-    return 1 if dataset.failures else 0
 
 
 def navsim_dataset(args: argparse.Namespace, config: Config, errors: Console) -> Dataset:
