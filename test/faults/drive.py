@@ -131,12 +131,12 @@ class Drive:
         """A process of the node, with these ROS arguments after its own."""
         with self.log.open("a", encoding="utf-8") as output:
             words = [*self._words, "-r", f"__ns:={namespace}", *arguments]
-            return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+            return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
 
-    def wait_for(self, true: Callable[[], bool], what: str) -> None:
+    def wait_for(self, true: Callable[[], bool], what: str, log: Path | None = None) -> None:
         until = time.perf_counter() + START_S
         while not true():
-            assert time.perf_counter() < until, f"{what}: {self.log.read_text()[-300:]}"
+            assert time.perf_counter() < until, f"{what}: {(log or self.log).read_text()[-300:]}"
             time.sleep(0.02)
 
     def latch(self, own_route: object | None = None) -> None:
@@ -155,10 +155,7 @@ class Drive:
             self.sensors[group] = subprocess.Popen(
                 words, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=subprocess.STDOUT
             )
-        until = time.perf_counter() + START_S
-        while SENDING not in log.read_text()[before:]:
-            assert time.perf_counter() < until, f"{group} did not start: {log.read_text()[-300:]}"
-            time.sleep(0.02)
+        self.wait_for(lambda: SENDING in log.read_text()[before:], f"{group} did not start", log)
 
     def kill(self, process: subprocess.Popen) -> None:
         process.send_signal(signal.SIGKILL)
