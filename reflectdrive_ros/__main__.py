@@ -61,12 +61,11 @@ def run(argv: list[str]) -> int:
     chosen = next((word for word in argv if not word.startswith("-")), "")
     for name, (module, doc) in COMMANDS.items():
         add_command(commands, name, module, doc, name == chosen)
-    if BENCHES:
-        doc = "measurements with their physical bounds"
-        bench = commands.add_parser("bench", help=doc, description=doc)
-        benches = bench.add_subparsers(title="benches", metavar="BENCH", required=True)
-        for name, (module, doc) in BENCHES.items():
-            add_command(benches, name, module, doc, chosen == "bench" and name in argv)
+    doc = "measurements with their physical bounds"
+    bench = commands.add_parser("bench", help=doc, description=doc)
+    benches = bench.add_subparsers(title="benches", metavar="BENCH", required=True)
+    for name, (module, doc) in BENCHES.items():
+        add_command(benches, name, module, doc, chosen == "bench" and name in argv)
     if empty := empty_argument(argv):
         sys.stderr.write(f"reflectdrive: {empty} is empty: give it a value, or leave it out\n")
         return 2
@@ -109,7 +108,6 @@ def add_command(
 
 
 def load_module(command: str, module: str) -> ModuleType:
-    """Imports the module of a command."""
     with explained_imports(command):
         return importlib.import_module(module)
 

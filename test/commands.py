@@ -1,4 +1,4 @@
-"""Calls commands: in this process, or several in one other process."""
+"""Calls commands: in this process, or several in one other process; and git and colcon."""
 
 import argparse
 import json
@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 from reflectdrive_ros.__main__ import main
 
@@ -43,6 +45,28 @@ def refusal(capsys, *words):
         code = stop.code
     assert code == 2
     return " ".join(capsys.readouterr().err.split())
+
+
+def git(folder, *words):
+    """What git prints in a repository of a test, of which the author of commits is nobody."""
+    author = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *author, *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def colcon_build(source, scratch, package):
+    """The prefix of a package, built without symlinks on top of the environment that runs the tests."""
+    prefix = Path(sys.prefix)
+    if not (prefix / "bin/colcon").exists():
+        pytest.skip("colcon is not in this environment")
+    command = [prefix / "bin/colcon", "--log-base", scratch / "log", "build", "--base-paths", source]
+    command += ["--packages-select", package, "--merge-install"]
+    command += ["--build-base", scratch / "build", "--install-base", scratch / "install"]
+    command += ["--cmake-args", f"-DPython3_EXECUTABLE={sys.executable}", "-DBUILD_TESTING=OFF"]
+    environment = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", "CMAKE_PREFIX_PATH": str(prefix)}
+    built = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, timeout=900)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return scratch / "install"
 
 
 class Answer(NamedTuple):

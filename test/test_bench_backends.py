@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from shipped_planner import GRAPHS, SMALL
 
-from reflectdrive_ros.bench import backends
+from reflectdrive_ros.bench import backends, network_steps
 from reflectdrive_ros.bench.backends import Measured, advice, fastest
 from reflectdrive_ros.cli import doctor
 from reflectdrive_ros.core.config import Config, ConfigError, override_dotted
@@ -24,6 +24,7 @@ NOT_RUN = Measured("nowhere/card.json", "tensorrt", "fp32", reason="there is no 
 def short(monkeypatch):
     monkeypatch.setattr(backends, "STEPS", 1)
     monkeypatch.setattr(backends, "SCENES", 1)
+    monkeypatch.setattr(network_steps, "WARM_UP", 1)
 
 
 def test_the_fastest_with_the_plans_of_float32_is_named_and_a_faster_one_with_its_price():

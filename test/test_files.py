@@ -16,7 +16,6 @@ from reflectdrive_ros.infra.errors import printable, printable_line
 from reflectdrive_ros.infra.files import (
     atomic_folder,
     lock_folder,
-    open_limited,
     path_text,
     read_limited,
     sha256_of,
@@ -99,12 +98,6 @@ def test_no_handle_stays_open_behind_a_refusal(tmp_path):
     for _ in range(3):
         refusal(tmp_path / "some", 1), refusal(Path("/dev/zero"))
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_an_opened_file_is_read_in_pieces(tmp_path):
-    (tmp_path / "some").write_bytes(b"abcdef")
-    with open_limited(tmp_path / "some", 6) as file:
-        assert (file.read(3), file.read(3), file.read(3)) == (b"abc", b"def", b"")
 
 
 def test_a_path_in_a_message_is_short_and_printable():

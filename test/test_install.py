@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
+from sources import ROOT, trees
 
 from reflectdrive_ros.data import codec
 from reflectdrive_ros.maps import sumo
@@ -20,7 +21,6 @@ from reflectdrive_ros.sim import sumo_library
 
 pytestmark = pytest.mark.meta
 
-ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 DOCKERFILES = sorted((ROOT / "docker").glob("Dockerfile*"))
 OFFICIAL_IMAGES = {"ros:jazzy-ros-base", "ubuntu:24.04"}
@@ -181,8 +181,8 @@ def test_an_opencv_that_would_halve_the_colours_of_stored_images_is_refused(monk
 
 
 def test_only_modules_that_rclpy_of_humble_has_are_imported():
-    for file in (ROOT / "reflectdrive_ros").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+    for file, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rclpy."):
                 assert node.module.split(".")[1] in RCLPY_OF_HUMBLE, f"{file.name} imports {node.module}"
 

@@ -13,9 +13,11 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import commands
 import pytest
 from own_bags import short_bag
 from packaging.requirements import Requirement
+from sources import ROOT, trees
 from test_python_page import EXAMPLES
 
 import reflectdrive_ros
@@ -27,7 +29,6 @@ from reflectdrive_ros.runtime.model_file import ModelFileError
 
 pytestmark = pytest.mark.meta
 
-ROOT = Path(__file__).parents[1]
 MANIFEST = ElementTree.parse(ROOT / "package.xml").getroot()
 DEPENDENCIES = {entry.text for entry in MANIFEST if entry.tag in ("depend", "exec_depend")}
 CMAKE = (ROOT / "CMakeLists.txt").read_text()
@@ -56,8 +57,8 @@ OPTIONAL |= {"ray", "upath", "fsspec"}
 def imported():
     """Top-level names that the package and its launch files import, without Python's own and the package itself."""
     names = set()
-    for file in [*(ROOT / "reflectdrive_ros").rglob("*.py"), *(ROOT / "launch").rglob("*.py")]:
-        for node in ast.walk(ast.parse(file.read_text())):
+    for tree in (*trees().values(), *trees("launch").values()):
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -98,8 +99,7 @@ def test_each_python_gets_one_onnxruntime_that_has_wheels_for_it(python):
 
 
 def test_nothing_is_depended_on_twice():
-    names = [entry.text for entry in MANIFEST if entry.tag in ("depend", "exec_depend")]
-    assert len(names) == len(set(names))
+    assert len([entry for entry in MANIFEST if entry.tag in ("depend", "exec_depend")]) == len(DEPENDENCIES)
 
 
 def test_what_the_messages_use_is_depended_on():
@@ -207,9 +207,8 @@ def test_versions_agree():
 
 def test_pip_and_colcon_install_a_distribution_of_one_name():
     """The distribution `reflectdrive` is that of the generated messages."""
-    assert (
-        re.findall(r"ament_python_install_package\((\w+)", CMAKE) == [SETUP["metadata"]["name"]] == ["reflectdrive_ros"]
-    )
+    (name,) = re.findall(r"ament_python_install_package\((\w+)", CMAKE)
+    assert name == SETUP["metadata"]["name"] == "reflectdrive_ros"
 
 
 def test_extras_are_installed_from_a_clone_and_exist():
@@ -294,21 +293,9 @@ def copy_of_source(folder):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A prefix with the package built by colcon without symlinks, on top of the environment that runs the tests."""
-    prefix = Path(sys.prefix)
-    if not (prefix / "bin/colcon").exists():
-        pytest.skip("colcon is not in this environment")
     scratch = tmp_path_factory.mktemp("installed")
     # From a copy: CMake refuses include folders inside the source tree, which is where .venv and its numpy are.
-    source = copy_of_source(scratch)
-    command = [prefix / "bin/colcon", "--log-base", scratch / "log", "build", "--base-paths", source]
-    command += ["--packages-select", "reflectdrive", "--merge-install"]
-    command += ["--build-base", scratch / "build", "--install-base", scratch / "install"]
-    command += ["--cmake-args", f"-DPython3_EXECUTABLE={sys.executable}", "-DBUILD_TESTING=OFF"]
-    environment = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", "CMAKE_PREFIX_PATH": str(prefix)}
-    built = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, timeout=900)
-    assert built.returncode == 0, built.stdout + built.stderr
-    return scratch / "install"
+    return commands.colcon_build(copy_of_source(scratch), scratch, "reflectdrive")
 
 
 def inside(install, command):
@@ -495,8 +482,7 @@ def test_a_shipped_model_that_is_missing_is_one_sentence(monkeypatch):
 
 @takes_minutes
 def test_every_command_of_a_wheel_works_or_is_one_sentence(without_ros):
-    commands = [(name,) for name in COMMANDS] + [("bench", name) for name in BENCHES]
-    for words in commands:
+    for words in [*((name,) for name in COMMANDS), *(("bench", name) for name in BENCHES)]:
         done = run_alone(without_ros / "reflectdrive", *words, "--help")
         assert (done.returncode, done.stderr.count("\n")) in ((0, 0), (2, 1)), f"{words}: {done.stderr}"
     for script in ("planner", "world"):

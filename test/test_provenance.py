@@ -2,13 +2,13 @@
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+import commands
 import pytest
 
 from reflectdrive_ros.core.config import Config
@@ -58,10 +58,8 @@ def test_numbers_written_to_docs_do_not_make_the_next_ones_dirty(tmp_path):
     for name in ("docs/bench/step.json", "planning.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
-    author = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
-    git = ["git", "-C", str(tmp_path), *author]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-        subprocess.run([*git, *words], check=True)
+        commands.git(tmp_path, *words)
     commit = commit_of(tmp_path)
     assert re.fullmatch("[0-9a-f]{40}", commit)
     (tmp_path / "docs/bench/step.json").write_text("2")

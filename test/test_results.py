@@ -20,6 +20,9 @@ pytestmark = pytest.mark.meta
 ROOT = Path(__file__).parents[1]
 
 
+MEASURED = results.read(ROOT / "docs/bench")
+
+
 def text_of(files):
     return "\n".join(results.render(files).values())
 
@@ -30,18 +33,17 @@ def test_the_pages_are_those_of_the_files():
     text = "\n".join(shipped.values())
     marks = dict(re.findall(r"^- `([^`]+)\.json`: .*, \*\*stale: (.*)\*\*$", text, re.M))
     commit = next(iter(re.findall(r"are not of the code of commit (\w+)", text)), "")
-    pages = results.render(results.read(ROOT / "docs/bench"), marks, commit)
+    pages = results.render(MEASURED, marks, commit)
     assert shipped == pages, "run `make results-pages ARGS=--mark-stale`"
 
 
 def test_a_changed_number_changes_the_page_and_a_missing_file_its_section():
-    files = results.read(ROOT / "docs/bench")
-    expert = files["eval-test"]["drivers"]["expert"]
-    other = {**files["eval-test"], "drivers": {"expert": {**expert, "pdms": 12.3}}, "differences": {}}
-    page = text_of({**files, "eval-test": other})
+    expert = MEASURED["eval-test"]["drivers"]["expert"]
+    other = {**MEASURED["eval-test"], "drivers": {"expert": {**expert, "pdms": 12.3}}, "differences": {}}
+    page = text_of({**MEASURED, "eval-test": other})
     assert "| `expert` | 12.3 |" in page
     assert "## Closed loop" in page
-    without = {stem: numbers for stem, numbers in files.items() if stem not in ("closed-loop", "step", "node")}
+    without = {stem: numbers for stem, numbers in MEASURED.items() if stem not in ("closed-loop", "step", "node")}
     assert "## Closed loop" not in text_of(without)
     assert "## Time" not in text_of(without)
 
@@ -56,17 +58,15 @@ def test_a_broken_file_or_an_empty_folder_is_one_sentence(content, tmp_path, cap
 
 
 def test_rows_stand_side_by_side_with_their_paired_differences():
-    files = results.read(ROOT / "docs/bench")
-    expert = files["eval-test"]["drivers"]["expert"]
-    difference = {"reference": "a", "pdms": 1.5, "pdms_95": [-0.25, 3.0]}
+    expert = MEASURED["eval-test"]["drivers"]["expert"]
     scenes = {
-        **files["eval-test"],
+        **MEASURED["eval-test"],
         "drivers": {"a": {**expert, "pdms": 50.0}, "b": {**expert, "pdms": 60.0}},
-        "differences": {"b": difference},
+        "differences": {"b": {"reference": "a", "pdms": 1.5, "pdms_95": [-0.25, 3.0]}},
     }
-    (drove, *_) = files["closed-loop"]["planners"].values()
+    (drove, *_) = MEASURED["closed-loop"]["planners"].values()
     drives = {
-        **files["closed-loop"],
+        **MEASURED["closed-loop"],
         "planners": {"a": {**drove, "drive_score": 70.0}, "b": {**drove, "drive_score": 80.0}},
         "differences": {"b": {"reference": "a", "drive_score": 10.0, "drive_score_95": [4.0, 16.0]}},
     }
@@ -82,13 +82,12 @@ def test_rows_stand_side_by_side_with_their_paired_differences():
 def test_the_time_of_the_network_stands_beside_its_bound():
     times = {"full_ms_p50": 50.0, "full_ms_p99": 60.0, "roofline_full_ms": 12.5}
     times |= {"lite_ms_p50": None, "lite_ms_p99": 20.0, "roofline_lite_ms": 5.25}
-    files = results.read(ROOT / "docs/bench")
-    page = results.speed({"step": {**files["step"], **times}})
+    page = results.speed({"step": {**MEASURED["step"], **times}})
     assert "| `step` | 50.00 | 60.00 | 12.50 | - | 20.00 | 5.25 |" in page
 
 
 def test_numbers_of_different_weights_never_stand_in_one_table():
-    step = results.read(ROOT / "docs/bench")["step"]
+    step = MEASURED["step"]
     with pytest.raises(results.ResultsError, match="of different weights"):
         results.speed({"step": step, "step-trial": {**step, "weights_sha256": "0" * 64}})
 
@@ -134,13 +133,6 @@ def test_numbers_of_networks_are_those_of_the_shipped_weights(file):
         assert weights or not learned, "the numbers of a learned planner name its weights"
 
 
-def parser_of(command, bench):
-    module, _ = BENCHES[bench] if command == "bench" else COMMANDS[command]
-    parser = argparse.ArgumentParser(prog=f"reflectdrive {command} {bench}".strip())
-    importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
-    return parser
-
-
 OTHER_WAYS = {"json", "workers", "worst", "out"}  # options that change no number of a table
 
 
@@ -148,11 +140,14 @@ def options_of(words):
     """Command, bench and options of a command line."""
     command, *rest = words
     bench = rest.pop(0) if command == "bench" else ""
-    options = vars(parser_of(command, bench).parse_args(rest))
+    module, _ = BENCHES[bench] if command == "bench" else COMMANDS[command]
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"reflectdrive_ros.{module}").add_arguments(parser)
+    options = vars(parser.parse_args(rest))
     return command, bench, {name: value for name, value in options.items() if name not in OTHER_WAYS}
 
 
-@pytest.mark.parametrize("stem", re.findall(r"^- `(.*)\.json`: ", text_of(results.read(ROOT / "docs/bench")), re.M))
+@pytest.mark.parametrize("stem", re.findall(r"^- `(.*)\.json`: ", text_of(MEASURED), re.M))
 def test_make_has_the_recorded_command_of_every_table(stem):
     target = f"docs/bench/{stem}.json"
     process = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -181,10 +176,8 @@ def test_a_recorded_command_runs_in_a_clone(file):
         assert importlib.util.find_spec(words[1]) is not None
     else:
         assert program == "reflectdrive"
-        command, *rest = words
-        bench = rest.pop(0) if command == "bench" else ""
-        parser_of(command, bench).parse_args(rest)
-        folders = [rest[k + 1] for k, word in enumerate(rest) if word in ("--train", "--test", "--val", "--scenes")]
+        options_of(words)
+        folders = [words[k + 1] for k, word in enumerate(words) if word in ("--train", "--test", "--val", "--scenes")]
         folders = [word for word in folders if word not in (*sets.SIZES, "real_tracks")]
-        paths = [word.rpartition("=")[2] for word in (*rest, *folders) if "/" in word or word in folders]
+        paths = [word.rpartition("=")[2] for word in words if "/" in word or word in folders]
         assert all((ROOT / word).exists() or word.startswith(("out/", "docs/bench/")) for word in paths)

@@ -34,15 +34,9 @@ def test_what_is_counted_is_what_torch_counts(make):
 def test_the_weights_that_are_read_are_those_there_are():
     config = small_config(())
     parts = costs(config, sequences=1)
-    cache = (
-        4
-        * config.transformer.layers
-        * config.prompt_length
-        * 2
-        * config.transformer.kv_heads
-        * config.transformer.head_dim
-    )
-    twice = parts["rescore"].bytes - 4 * (2 * config.transformer.width + 1) * config.goal_hidden  # by another pass
+    transformer = config.transformer
+    cache = 4 * transformer.layers * config.prompt_length * 2 * transformer.kv_heads * transformer.head_dim
+    twice = parts["rescore"].bytes - 4 * (2 * transformer.width + 1) * config.goal_hidden  # by another pass
     read = sum(part.bytes for part in frame_without_steps(parts)) - cache - twice
     tables = ("embed", "embedding", "norm", "ego", "route_position", "camera", "instant", "slot", "bias", "goal_x")
     net = TokenNet(config)

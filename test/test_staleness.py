@@ -1,9 +1,9 @@
 """The pages of results have no number that is older than the code that it describes, unless it is marked."""
 
 import json
-import subprocess
 from pathlib import Path
 
+import commands
 import pytest
 
 from reflectdrive_ros.__main__ import BENCHES, main
@@ -28,11 +28,7 @@ class Clone:
         self.commit()  # of the numbers
 
     def git(self, *words):
-        author = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
-        done = subprocess.run(
-            ["git", "-C", str(self.root), *author, *words], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return commands.git(self.root, *words)
 
     def write(self, name, text):
         (self.root / name).parent.mkdir(parents=True, exist_ok=True)

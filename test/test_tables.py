@@ -154,17 +154,15 @@ def printed(monkeypatch):
 
 
 def test_replay_of_one_bag_of_several_and_compare_are_whole(printed, tmp_path, capsys):
-    words = ["--setting", "cameras.required=false", "--duration", "6"]
-    bags = tmp_path / "bags"
-    for day in ("monday", "tuesday"):
-        assert main(["make-bag", str(HERE / "data" / "comma2k19_example"), str(bags / day)]) == 0
-    for planner in ("route_follower", "constant_velocity"):
-        assert main(["replay", str(bags), "--out", str(tmp_path / planner), "--planner", planner, *words]) == 0
-    assert (
-        main(["replay", str(bags / "monday"), "--out", str(tmp_path / "one"), "--planner", "route_follower", *words])
-        == 0
-    )
-    assert main(["compare", str(tmp_path / "route_follower"), str(tmp_path / "constant_velocity")]) == 0
+    first, second, one = (tmp_path / name for name in ("route_follower", "constant_velocity", "one"))
+    bags, words = tmp_path / "bags", ("--setting", "cameras.required=false", "--duration", "6", "--planner")
+    for command_line in (
+        *(("make-bag", HERE / "data" / "comma2k19_example", bags / day) for day in ("monday", "tuesday")),
+        *(("replay", bags, "--out", out, *words, out.name) for out in (first, second)),
+        ("replay", bags / "monday", "--out", one, *words, "route_follower"),
+        ("compare", first, second),
+    ):
+        assert main([*map(str, command_line)]) == 0
     assert len(printed) == 6
     for table in printed:
         assert_whole(table)

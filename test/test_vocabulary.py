@@ -3,13 +3,12 @@
 import ast
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
+from sources import ROOT, trees
 
 pytestmark = pytest.mark.meta
 
-ROOT = Path(__file__).parents[1]
 PLACES = ("reflectdrive_ros", "docs", "README.md", "config", "launch", "msg")
 TEXT = {".py", ".md", ".yaml", ".xml", ".html", ".js", ".css", ".msg", ".rviz", ".svg"}
 
@@ -135,14 +134,10 @@ def is_empty(name):
 
 @pytest.mark.parametrize("folder", ["reflectdrive_ros", "test"])
 def test_identifiers_say_what_a_value_is(folder):
-    texts = {path: path.read_text("utf-8") for path in sorted((ROOT / folder).rglob("*.py"))}
-    empty = [
-        f"{path.name}: {name}"
-        for path, text in texts.items()
-        for name in identifiers(ast.parse(text))
-        if is_empty(name)
-    ]
-    assert 1000.0 * len(empty) / sum(text.count("\n") for text in texts.values()) <= EMPTY_PER_1000_LINES, empty
+    names = [(path.name, name) for path, tree in trees(folder).items() for name in identifiers(tree)]
+    empty = [f"{file}: {name}" for file, name in names if is_empty(name)]
+    lines = sum(path.read_text("utf-8").count("\n") for path in trees(folder))
+    assert 1000.0 * len(empty) / lines <= EMPTY_PER_1000_LINES, empty
 
 
 def test_a_name_without_meaning_is_reported_wherever_it_stands():
@@ -161,9 +156,9 @@ REPEATED_CONSTANTS_MAX = 163
 def definitions():
     """Name -> files that define a class, and name -> files that define a constant, at the top of a module."""
     classes, constants = defaultdict(set), defaultdict(set)
-    for path in sorted((ROOT / "reflectdrive_ros").rglob("*.py")):
+    for path, tree in trees().items():
         file = path.relative_to(ROOT).as_posix()
-        for statement in ast.parse(path.read_text("utf-8")).body:
+        for statement in tree.body:
             if isinstance(statement, ast.ClassDef):
                 classes[statement.name].add(file)
             targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]

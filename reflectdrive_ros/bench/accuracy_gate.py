@@ -1,10 +1,7 @@
 """The accuracy gate: quantised graphs must score as well as the float32 graphs on scenes before they may drive.
 
-    ranges = calibrate(card, "out/sets/val", console)                   # ranges of activations
-    gate = evaluate_gate(network, reference, "out/sets/test", 300, config, console)
-
-`gate` is stored in the card of the new graphs. The criterion is the driving score, because ids differ where two logits
-are close, and the effect of that depends on the scene. A denoiser is calibrated and scored by its recipe, as
+The criterion is the driving score, because ids differ where two logits are close, and the effect of that depends on the
+scene. Both scores are stored in the card of the new graphs. A denoiser is calibrated and scored by its recipe, as
 configured.
 """
 

@@ -22,8 +22,7 @@ from ..infra.command import make_table
 from ..infra.progress import track_progress
 from ..model.card import CARD, GraphCard
 from ..planning import decoding_config, generator_spec
-from ..planning.denoiser import Denoiser
-from ..planning.planner import AnyNetwork, Network, prefill_sequences
+from ..planning.planner import AnyNetwork, prefill_sequences
 from ..runtime.model_file import ModelFileError, model_config, read_card, resolve_path, weights_sha256
 from ..runtime.network import BACKENDS, load_network, synthetic_inputs, synthetic_vectors
 from ..runtime.trt.cuda_device import has_driver
@@ -115,10 +114,10 @@ def times_ms(network: AnyNetwork, config: Config) -> tuple[float, float]:
 
 def plans_of(network: AnyNetwork) -> list[Array]:
     """What a network writes on SCENES synthetic scenes: ids (M, T), or futures (P, 1 + T, 4) in metres."""
-    return denoised(network) if network.kind == "denoiser" else written(network)
-
-
-def written(network: Network) -> list[Array]:
+    if network.kind == "denoiser":
+        spec, vectors = network.spec, synthetic_vectors(network.spec)
+        starts = np.random.default_rng(0).standard_normal((SCENES, spec.futures, 1 + spec.future_steps, 4))
+        return [sampled_m(network, vectors, start, guided=False) for start in starts]
     inputs, plans = synthetic_inputs(network), list[Array]()
     for seed in range(SCENES):
         generator = np.random.default_rng(seed)
@@ -128,12 +127,6 @@ def written(network: Network) -> list[Array]:
         scene = replace(inputs, images=images, ego=ego)
         plans.append(run_step(network, scene, full_rounds(network.layout))[0])
     return plans
-
-
-def denoised(network: Denoiser) -> list[Array]:
-    spec, inputs = network.spec, synthetic_vectors(network.spec)
-    starts = np.random.default_rng(0).standard_normal((SCENES, spec.futures, 1 + spec.future_steps, 4))
-    return [sampled_m(network, inputs, start, guided=False) for start in starts]
 
 
 def share_of_same(plans: Sequence[Array], reference: Sequence[Array], kind: str) -> float:

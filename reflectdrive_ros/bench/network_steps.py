@@ -35,7 +35,6 @@ def full_rounds(layout: TokenLayout) -> tuple[Round, ...]:
 
 
 def lite_rounds(layout: TokenLayout) -> tuple[Round, ...]:
-    """Rounds of a lite step."""
     return decoding_rounds(layout.length, 1, 1)
 
 

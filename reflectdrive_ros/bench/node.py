@@ -200,12 +200,8 @@ def processor_s(pid: int) -> float:
 
 
 def figures(
-    runs: list[dict[str, Any]],
-    messages: dict[str, list[Any]],
-    args: argparse.Namespace,
-    config: Config,
+    runs: list[dict[str, Any]], messages: dict[str, list[Any]], args: argparse.Namespace, config: Config
 ) -> dict[str, Any]:
-    """Medians over the runs, and the bounds."""
     p50 = [float(np.percentile(r["overhead_ms"], 50)) for r in runs]
     p99 = [float(np.percentile(r["overhead_ms"], 99)) for r in runs]
     growth = [growth_percent(r["memory_mb"]) for r in runs]

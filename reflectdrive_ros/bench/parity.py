@@ -36,13 +36,7 @@ from ..infra.provenance import write_numbers
 from ..model.card import GraphCard, GraphError
 from ..planning import get_planner
 from ..planning.denoiser import START_SCALE, Denoiser
-from ..planning.planner import (
-    AnyNetwork,
-    Network,
-    Planner,
-    PlannerContext,
-    PlanningError,
-)
+from ..planning.planner import AnyNetwork, Network, Planner, PlannerContext, PlanningError
 from ..runtime import cli_args
 from ..runtime.model_file import model_config
 from ..runtime.network import load_network, token_network
@@ -77,7 +71,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command(os_error="{}: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when a network or the set cannot be used."""
     config = load(args.config) if args.config else Config()
     config = override_dotted(config, arguments.settings_of(args.settings, SETTINGS))
     network, eager, config = both_networks(args, config)

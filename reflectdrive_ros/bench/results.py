@@ -22,9 +22,9 @@ from ..evaluation.bootstrap import format_difference
 from ..infra.command import command
 from ..infra.documents import read_json
 from ..infra.files import path_text
-from .results_table import STALE, Numbers, ResultsError, cell, markdown, origin
-from .staleness import head_of, refusal, stale
+from .staleness import Numbers, ResultsError, head_of, refusal, stale
 
+STALE = "stale"  # the key that `render` adds to numbers: why they are not of the present code
 SCORES = {"pdms": "PDMS", "nc": "NC", "dac": "DAC", "ttc": "TTC", "comfort": "C", "ep": "EP"}
 DRIVES = {  # measures of drives and their headings
     "drive_score": "drive score",
@@ -140,11 +140,7 @@ def variants(files: Mapping[str, Numbers]) -> str:
 
 
 def _tables(
-    heading: str,
-    text: str,
-    titles: Mapping[str, str],
-    files: Mapping[str, Numbers],
-    table: Callable[[Numbers], str],
+    heading: str, text: str, titles: Mapping[str, str], files: Mapping[str, Numbers], table: Callable[[Numbers], str]
 ) -> str:
     """A section of tables of the files (stem -> title) that exist; empty without them."""
     parts = [
@@ -266,6 +262,44 @@ def time_beside_the_network(files: Mapping[str, Numbers]) -> str:
             f"{text}\n\n{markdown(('node', 'p50', 'p99', 'bound'), [('overhead', *row)])}\n{origin({'node': node})}"
         )
     return "## Time beside the network\n\n" + "\n".join(parts) if parts else ""
+
+
+# --- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def cell(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def origin(some: Mapping[str, Numbers]) -> str:
+    """The origin of a table's numbers. Raises ResultsError when the files are of different weights."""
+    first_files: dict[str, str] = {}  # hash of weights -> the first file with it
+    lines = ""
+    for stem, numbers in some.items():
+        weights = numbers.get("weights_sha256") or ""  # of several networks, separated by commas
+        if weights:
+            first_files.setdefault(weights, stem)
+        parts = (
+            f"`{numbers['command']}`",
+            weights and f"weights {', '.join(f'`{each[:8]}`' for each in weights.split(', '))}",
+            f"commit {numbers['commit'][:12]}",
+            numbers["date"][:10],
+            numbers["device"] if numbers["command"].startswith("reflectdrive bench") else "",  # of times, not of scores
+            f"**{STALE}: {numbers[STALE]}**" if numbers.get(STALE) else "",
+        )
+        lines += f"- `{stem}.json`: {', '.join(filter(None, parts))}\n"
+    if len(first_files) > 1:
+        one, other, *_ = first_files.items()
+        raise ResultsError(
+            f"{one[1]}.json and {other[1]}.json are in one table but of different weights ({one[0][:8]}, "
+            f"{other[0][:8]}): measure one of them again or remove it"
+        )
+    return lines
 
 
 Section = Callable[[Mapping[str, Numbers]], str]

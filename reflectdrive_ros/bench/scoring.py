@@ -62,7 +62,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when the scenes cannot be read."""
     scene = median_scene(args.golden or default_scenes_file())
     with one_core():
         numbers = figures(scene, args.runs, errors)

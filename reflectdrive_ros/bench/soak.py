@@ -46,10 +46,7 @@ WARM_UP_SHARE = 0.1  # the first tenth: caches fill, the allocator finds its siz
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     world_bag.add_world_arguments(parser)
     parser.add_argument(
-        "--minutes",
-        type=arguments.Range(0.1, 10_080.0, "minutes"),
-        default=MINUTES,
-        help="of simulated time",
+        "--minutes", type=arguments.Range(0.1, 10_080.0, "minutes"), default=MINUTES, help="of simulated time"
     )
     parser.add_argument("--planner", default=Config().planner, help="recipe")
     arguments.add_settings_argument(parser)
@@ -136,19 +133,19 @@ class ProcessMonitor:
 
     def numbers(self) -> dict[str, Any]:
         growth, late = growth_percent(self.memory_mb), self.late / max(len(self.total_ms), 1)
-        leaked = settled_growth(self.descriptors)
+        descriptors, threads = settled_growth(self.descriptors), settled_growth(self.threads)
         limits = {
             "memory_growth_percent": growth <= GROWTH_PERCENT,
-            "descriptors_leaked": leaked <= 0,
-            "threads_leaked": settled_growth(self.threads) <= 0,
+            "descriptors_leaked": descriptors <= 0,
+            "threads_leaked": threads <= 0,
             "late_share": late <= LATE_SHARE,
         }
         return {
             "memory_mb_first": self.memory_mb[0],
             "memory_mb_last": self.memory_mb[-1],
             "memory_growth_percent": growth,
-            "descriptors_leaked": leaked,
-            "threads_leaked": settled_growth(self.threads),
+            "descriptors_leaked": descriptors,
+            "threads_leaked": threads,
             "plans": len(self.total_ms),
             "late": self.late,
             "late_share": late,

@@ -9,10 +9,12 @@ import ast
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..core.config import PLANNER_SEPARATOR
-from .results_table import Numbers, ResultsError
+from ..infra.errors import UserError
 
+Numbers = Mapping[str, Any]
 PACKAGE = "reflectdrive_ros"
 ROOMS = ("core", "maps", "features", "scoring", "model", "data", "planning", "sim", "runtime", "evaluation")
 SCORED = ("src", "models", *(f"{PACKAGE}/{room}" for room in ROOMS))  # paths of a plan and of its score
@@ -54,6 +56,10 @@ ONLY_OF: dict[str, tuple[str, ...]] = {  # planner -> paths that no planner uses
 }
 ON_REQUEST = ("models/reflectdrive2_scene", "models/drivefine_scene")  # used where a command names them
 DIRTY = "-dirty"
+
+
+class ResultsError(UserError):
+    """The results cannot be written; the message gives the reason."""
 
 
 def stale(files: Mapping[str, Numbers], folder: Path) -> dict[str, str]:

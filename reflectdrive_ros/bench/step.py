@@ -86,7 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr if scenes or model are missing."""
     config = replace(cli_args.configuration(args), planner=args.planner)
     network = load_network(config.model, decoding_config(config))
     if network is None:

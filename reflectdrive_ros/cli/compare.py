@@ -83,7 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence when the folders cannot be compared or FILE cannot be written."""
     a, b = read_replays(args.a), read_replays(args.b)
     differences, bags = compare_replays(a, b, args.workers)
     write_numbers(args.json, numbers(a, b, differences, bags))
@@ -156,7 +155,6 @@ def _difference(
 
 
 def verdict(name: str, difference: Difference) -> str:
-    """In words."""
     if difference.interval is None:
         return "too few clusters"
     if not difference.is_significant:
@@ -206,7 +204,6 @@ def table(a: Replays, b: Replays, differences: Mapping[str, Difference], bags: l
 
 
 def notes(a: Replays, b: Replays, differences: Mapping[str, Difference], bags: list[str]) -> list[str]:
-    """Remarks below the table."""
     remarks = []
     if any(one.interval is None for one in differences.values()):
         remarks.append(

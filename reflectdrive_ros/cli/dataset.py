@@ -85,10 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tick", type=arguments.duration(0.05, 60.0), default=0.5, metavar="S", help="time between two scenes"
     )
     parser.add_argument(
-        "--overrides",
-        type=Path,
-        metavar="FILE",
-        help="CSV of manual overrides: drive, start, end in s of the bag",
+        "--overrides", type=Path, metavar="FILE", help="CSV of manual overrides: drive, start, end in s of the bag"
     )
     parser.add_argument(
         "--override-topic",
@@ -111,9 +108,22 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """Exit code 0; 1 if a bag is left out; 2 with one sentence on stderr if no set can be made."""
     config = cli_args.configuration(args)
     start_s = time.perf_counter()
-    if args.source == "navsim":
-        dataset = navsim_dataset(args, config, errors)
-        return finish(args, dataset, time.perf_counter() - start_s, console, errors)
+    dataset = (navsim_dataset if args.source == "navsim" else bags_dataset)(args, config, errors)
+    wall_s = time.perf_counter() - start_s
+    write_report(args.out, dataset)
+    counted = {**numbers(dataset), "wall_s": round(wall_s, 2)}
+    write_numbers(args.json, counted)
+    console.print(table(counted))
+    console.print(f"report: {args.out / 'dataset.html'}")
+    for notice in dataset.notices.values():
+        errors.print(notice)
+    for sentence in dataset.failures.values():
+        errors.print(f"left out: {sentence}")
+    return 1 if dataset.failures else 0
+
+
+def bags_dataset(args: argparse.Namespace, config: Config, errors: Console) -> Dataset:
+    """The set of the scenes of bags. Raises UserError."""
     if args.map is not None:
         config = override_dotted(config, {"inputs.lanelet_map": str(args.map)})
     options = DatasetOptions(
@@ -125,24 +135,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
         override_topic=args.override_topic,
     )
     with lock_folder(args.out):
-        dataset = make_dataset(
+        return make_dataset(
             args.bags, args.out, options, config, network_image_size(config), args.val_share, args.jobs, errors
         )
-    return finish(args, dataset, time.perf_counter() - start_s, console, errors)
-
-
-def finish(args: argparse.Namespace, dataset: Dataset, wall_s: float, console: Console, errors: Console) -> int:
-    """Writes and shows the result; the exit code."""
-    write_report(args.out, dataset)
-    counted = {**numbers(dataset), "wall_s": round(wall_s, 2)}
-    write_numbers(args.json, counted)
-    console.print(table(counted))
-    console.print(f"report: {args.out / 'dataset.html'}")
-    for notice in dataset.notices.values():
-        errors.print(notice)
-    for sentence in dataset.failures.values():
-        errors.print(f"left out: {sentence}")
-    return 1 if dataset.failures else 0
 
 
 def navsim_dataset(args: argparse.Namespace, config: Config, errors: Console) -> Dataset:
@@ -197,7 +192,6 @@ def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:
 
 
 def numbers(dataset: Dataset) -> dict[str, Any]:
-    """The numbers of the table, for JSON."""
     families = Counter[str]()
     for index in dataset.indices.values():
         families.update(index.families)

@@ -49,7 +49,6 @@ from ..runtime import cli_args
 from ..runtime.engine import planner_note
 from ..runtime.model_file import card_layout
 from . import make_bag, replay
-from .replay import planner_rows
 
 if TYPE_CHECKING:
     from ..sim.world import World
@@ -89,7 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command(os_error="{} cannot be used: {}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
-    """Exit code 0; 2 with one sentence when something given cannot be used."""
     with lock_folder(args.out):
         if args.recording is not None:
             return replay_recording(args, console, errors)
@@ -229,18 +227,17 @@ def write_results(
             write(plan)
     numbers = summary(record)
     text = json.dumps(numbers, indent=2) + "\n"
-    for target in [args.out / "summary.json", *([args.json] if args.json else [])]:
+    for target in filter(None, (args.out / "summary.json", args.json)):
         target.write_text(text, encoding="utf-8")
     write_report(record, args.out / "report.html")
     return numbers
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    """The drive on one screen."""
     rows = {
         **dict(drive_rows(numbers)),
         "verdicts": list_counts(numbers["verdicts"]),
-        **planner_rows(numbers),
+        **replay.planner_rows(numbers),
         "lost inputs": str(sum(values["lost"] for values in numbers["inputs"].values())),
     }
     return make_list(f"{numbers['world']['town']} · {numbers['planner']} · {numbers['mode']}", rows)
@@ -255,20 +252,16 @@ def replay_recording(args: argparse.Namespace, console: Console, errors: Console
     code = make_bag.run(parse(make_bag, [str(args.recording), str(bag), "--force"]))
     if code:
         return code
-    words = [str(bag), "--node", "--out", str(args.out)]
-    planner = args.planner or ("" if args.model else BASELINE)
+    options = parse(replay, [str(bag), "--node", "--out", str(args.out)])
+    for name in ("planner", "model", "sha256", "settings", "json"):
+        setattr(options, name, getattr(args, name))
+    options.duration = args.seconds
     if not (args.planner or args.model):
+        options.planner = BASELINE
         console.print(
             f"playing {bag.name} to {BASELINE}, a baseline without a network: the shipped networks that read images "
             "are trained on rendered ones only; --planner reflectdrive2 plays it to one of them"
         )
-    words += ["--planner", planner] if planner else []
-    words += ["--model", args.model] if args.model else []
-    words += ["--sha256", args.sha256] if args.sha256 else []
-    words += [word for pair in args.settings for word in ("--setting", pair)]
-    words += ["--duration", str(args.seconds)] if args.seconds else []
-    words += ["--json", str(args.json)] if args.json else []
-    options = parse(replay, words)
     code = replay.run_one(options, cli_args.configuration(options), console, errors)
     if not code:
         console.print(f"open {(args.out / 'report.html').resolve()} in a browser")

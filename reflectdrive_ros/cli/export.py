@@ -112,7 +112,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when something cannot be used, or the gate is not passed."""
     if os.path.isdir(args.checkpoint):  # Path.is_dir raises for some names
         args.checkpoint /= "weights.safetensors"
     check_options(args)

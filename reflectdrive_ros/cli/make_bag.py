@@ -50,11 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command(lambda args: f"what was written until then is a whole bag: {args.out}")
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Exit code 0; 2 with one sentence on stderr when the source or the target cannot be used."""
     with _opened(args) as recording, BagWriter(args.out, args.storage, replace=args.force) as bag:
         if args.source == WORLD:
             bag.describe(IMAGE_DOMAIN, RENDERED)
-        _copy(recording, bag, errors)
+        for topic in recording.topics:
+            bag.add_topic(topic.name, topic.type_name, latched=topic.latched)
+        title = f"writing {recording.name}"
+        for message in track_progress(recording.messages(), title, errors, recording.message_count):
+            bag.write(message.topic, message.stamp_ns, message.message)
     numbers = _numbers(args.out)
     write_numbers(args.json, {"source": recording.name, "storage": args.storage, **numbers})
     console.print(_table(recording.name, args.out, numbers))
@@ -74,35 +77,18 @@ def _opened(args: argparse.Namespace) -> Iterator[DemoRecording]:
         yield world_bag.world_recording(world, config, args.seconds)
 
 
-def _copy(recording: DemoRecording, bag: BagWriter, console: Console) -> None:
-    for topic in recording.topics:
-        bag.add_topic(topic.name, topic.type_name, latched=topic.latched)
-    steps = track_progress(recording.messages(), f"writing {recording.name}", console, recording.message_count)
-    for message in steps:
-        bag.write(message.topic, message.stamp_ns, message.message)
-
-
 def _numbers(path: Path) -> dict[str, Any]:
     """The content of the bag, read back to verify it."""
     received: dict[str, list[int]] = {}
     with BagReader(path) as bag:
         for message in bag.messages():
             received.setdefault(message.topic, []).append(message.received_ns)
-        topics = [
-            {
-                "name": topic.name,
-                "type": topic.type_name,
-                "messages": topic.count,
-                "hz": _rate(received.get(topic.name, [])),
-            }
-            for topic in bag.topics
-        ]
-        return {
-            "bag": str(path),
-            "messages": bag.message_count,
-            "duration_s": round(bag.duration_s, 3),
-            "topics": topics,
-        }
+        topics = []
+        for topic in bag.topics:
+            hz = _rate(received.get(topic.name, []))
+            topics.append({"name": topic.name, "type": topic.type_name, "messages": topic.count, "hz": hz})
+        duration_s = round(bag.duration_s, 3)
+        return {"bag": str(path), "messages": bag.message_count, "duration_s": duration_s, "topics": topics}
 
 
 def _rate(received_ns: list[int]) -> float | None:

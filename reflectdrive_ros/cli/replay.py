@@ -44,12 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=arguments.location, help="output folder (default: out/<bag>, out/replays)")
     arguments.add_workers_arguments(parser, "--jobs", 1, "parallel replays of several bags")
     parser.add_argument("--node", action="store_true", help="through the real node over DDS, in recorded time")
-    parser.add_argument(
-        "--rate",
-        type=arguments.Range(0.05, 20.0),
-        default=1.0,
-        help="with --node: speed of playing",
-    )
+    parser.add_argument("--rate", type=arguments.Range(0.05, 20.0), default=1.0, help="with --node: speed of playing")
     parser.add_argument(
         "--candidates",
         metavar="TOPIC",
@@ -216,7 +211,6 @@ def candidate_rows(numbers: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def table(numbers: dict[str, Any]) -> Table:
-    """The table of a summary."""
     rows = {
         "topics": "\n".join(f"{key} = {entry['name']}" for key, entry in numbers["topics"].items()),
         "plans": f"{numbers['plans']} in {numbers['duration_s']:.1f} s",
@@ -245,7 +239,6 @@ def table(numbers: dict[str, Any]) -> Table:
 
 
 def print_summary(summary: Mapping[str, Any], page: Path, console: Console, errors: Console) -> None:
-    """Prints the table, failures and the path of the report."""
     rows = [(one["name"], one["state"], *cells(one)) for one in summary["bags"]]
     total = ("total", f"{summary['kept']} kept" if summary["kept"] else "", *cells(summary))
     console.print(make_table(COLUMNS, [*rows, (), total], f"{len(rows)} bags · {summary['planner']}", texts=2))

@@ -47,18 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=arguments.location, metavar="DIR", help="folder or URL (default: the usual folder)"
     )
     arguments.add_workers_arguments(parser, "--workers", arguments.available_cores(), "processes")
-    parser.add_argument(
-        "--width",
-        type=arguments.Range(16, 4096, "px"),
-        default=scene_sets.IMAGE_SIZE[0],
-        help="of an image (default: %(default)s px)",
-    )
-    parser.add_argument(
-        "--height",
-        type=arguments.Range(16, 4096, "px"),
-        default=scene_sets.IMAGE_SIZE[1],
-        help="of an image (default: %(default)s px)",
-    )
+    for name, size in zip(("--width", "--height"), scene_sets.IMAGE_SIZE, strict=True):
+        pixels = arguments.Range(16, 4096, "px")
+        parser.add_argument(name, type=pixels, default=size, help="of an image (default: %(default)s px)")
     parser.add_argument("--no-images", action="store_true", help="scenes without cameras")
     parser.add_argument(
         "--displaced",
@@ -131,7 +122,6 @@ def _check(folder: Path, console: Console, errors: Console) -> int:
 
 
 def numbers(folder: Path, index: Index, rate: float | None) -> dict[str, Any]:
-    """The numbers of the table, for JSON."""
     return {
         "set": index.set,
         "folder": str(folder),

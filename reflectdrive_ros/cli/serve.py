@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    """Serves until it is interrupted or terminated. Exit code 2 with one sentence when it cannot begin."""
     if not args.egodriver:
         raise UserError("serve has one service so far: give --egodriver")
     config = served_config(cli_args.configuration(args))

@@ -44,10 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tag", action="append", default=[], metavar="NAME=W", help="relative frequency of a scenario tag, else 1"
     )
     sft_parser.add_argument(
-        "--language-weights",
-        type=Path,
-        metavar="DIR",
-        help="Qwen3 weights that initialise a new run of base",
+        "--language-weights", type=Path, metavar="DIR", help="Qwen3 weights that initialise a new run of base"
     )
     sft_parser.add_argument("--vision-weights", type=Path, metavar="DIR", help="SigLIP2 weights that initialise it")
     sft_parser.add_argument(
@@ -154,7 +151,6 @@ def run_with_network(
 
 @command(lambda args: runs.resumption(args.out), "{}: {}")
 def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -> int:
-    """As `run`, of a denoiser."""
     return denoiser_runs.train(_sources(args), _config(args), args.hold_out, console, errors)
 
 
@@ -176,7 +172,6 @@ def _config(args: argparse.Namespace) -> Any:
 
 
 def _set_weights(args: argparse.Namespace) -> list[float]:
-    """The weight of each set of --train."""
     weights = args.weights or [1.0] * len(args.train)
     if len(weights) != len(args.train):
         raise ConfigError(f"--weights has {len(weights)} numbers for {len(args.train)} sets: give one per --train")

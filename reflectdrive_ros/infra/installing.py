@@ -1,9 +1,4 @@
-"""What a user can install or set up where an import fails, and where files that are shipped lie.
-
-pip_extra("train")                      # pip install '.[train]' in a clone of reflectdrive
-import_advice(fault)                    # needs torch, which is not installed: ..
-shipped("config/recorded.yaml")         # of the working directory, the checkout or the share folder
-"""
+"""What a user can install or set up where an import fails, and where files that are shipped lie."""
 
 from __future__ import annotations
 

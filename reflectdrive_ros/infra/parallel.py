@@ -161,7 +161,6 @@ class RestartablePool(Generic[Task, Result]):
                     yield Outcome(tasks[index], None, content)
 
     def close(self) -> None:
-        """Ends the workers."""
         for worker in self._workers:
             worker.process.terminate()
         while self._workers:
@@ -169,8 +168,6 @@ class RestartablePool(Generic[Task, Result]):
 
 
 class _Worker:
-    """A worker process and its pipe."""
-
     def __init__(self, work: Work[Any, Any], portable: bool) -> None:
         # the fork server keeps the environment and the SIMD instructions that it began with
         context = multiprocessing.get_context("forkserver") if portable else multiprocessing.get_context("spawn")
@@ -233,7 +230,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _serve(pipe: Connection, work: Work[Any, Any], portable: bool) -> None:
-    """The main loop of a worker process."""
     install_worker_handlers()
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     if portable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -18,15 +18,8 @@ class ShownProgress(Progress):
     hidden: shows nothing.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        *columns: ProgressColumn,
-        hidden: bool = False,
-        get_time: Callable[[], float] | None = None,
-    ) -> None:
-        disable = hidden or not console.is_terminal
-        super().__init__(*columns, console=console, transient=True, disable=disable, get_time=get_time)
+    def __init__(self, console: Console, *columns: ProgressColumn, hidden: bool = False) -> None:
+        super().__init__(*columns, console=console, transient=True, disable=hidden or not console.is_terminal)
         self._prints_lines = not (hidden or console.is_terminal)
         self._begun_s = self.get_time()
         self._line_at = self._begun_s + LINE_S

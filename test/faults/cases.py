@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import signal
 import struct
 import subprocess
 import sys
@@ -67,15 +66,9 @@ class Case:
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
-VEHICLE_INFO = {  # of a car whose front axle lies behind its rear axle
-    "wheel_base": -2.8,
-    "wheel_tread": 1.6,
-    "front_overhang": 0.9,
-    "rear_overhang": 0.9,
-    "left_overhang": 0.1,
-    "right_overhang": 0.1,
-    "max_steer_angle": 0.6,
-}
+# of a car whose front axle lies behind its rear axle
+VEHICLE_INFO = {"wheel_base": -2.8, "wheel_tread": 1.6, "max_steer_angle": 0.6}
+VEHICLE_INFO |= {"front_overhang": 0.9, "rear_overhang": 0.9, "left_overhang": 0.1, "right_overhang": 0.1}
 
 
 def start_with_wrong_vehicle(drive: Drive) -> None:
@@ -185,8 +178,8 @@ def resized():
     return alter
 
 
-def not_a_number(message) -> None:
-    """NaN into every float field, wherever it is."""
+def not_a_number(message):
+    """The message with NaN in every float field, wherever it is."""
     for name, kind in message.get_fields_and_field_types().items():
         value = getattr(message, name)
         if kind in ("float", "double"):
@@ -199,27 +192,11 @@ def not_a_number(message) -> None:
                     not_a_number(inner)
         elif hasattr(value, "get_fields_and_field_types"):
             not_a_number(value)
+    return message
 
 
 def spoiled(*keys: str):
-    def alter(key, message):
-        if key in keys:
-            not_a_number(message)
-        return (message,)
-
-    return alter
-
-
-def spoiled_route(drive: Drive) -> None:
-    message = route()
-    not_a_number(message)
-    drive.latch(message)
-
-
-def spoiled_mounts(drive: Drive) -> None:
-    message = camera_mounts()
-    not_a_number(message)
-    drive.harness.inputs["tf_static"].publish(message)
+    return lambda key, message: (not_a_number(message) if key in keys else message,)
 
 
 def prepare(key: str, make: Callable[[], object]) -> Callable[[Drive], None]:
@@ -311,13 +288,13 @@ NOT_OBEYED = "a plan crosses the stop line of a red light"
 def red_light_ahead(drive: Drive) -> None:
     """A map with a light that is red, until the plans stop at its line and the line is near."""
     from light_maps import crossing  # needs lanelet2, as only this case does
-    from map_archives import archive, map_message
+    from map_archives import archive
 
     drive.line_m = SPEED_MPS * drive.driven_s() + LINE_AHEAD_M
     file = drive.folder / "map.osm"
     file.write_text(crossing(along_x=(-20.0, drive.line_m + 2.0, 1900.0), right_y=-1.75))
     drive.map = archive(file)
-    drive.harness.inputs["map"].publish(map_message(drive.map))
+    send_map(drive, drive.map)
     drive.sender.alter = red
     drive.wait_for(lambda: SPEED_MPS * drive.driven_s() > drive.line_m - LINE_NEAR_M, "the car does not get on")
     drive.light_red_s = time.perf_counter()
@@ -330,17 +307,15 @@ def red(key, message):
     return (message,)
 
 
-def damage_map(drive: Drive) -> None:
+def send_map(drive: Drive, data: bytes) -> None:
     from map_archives import map_message
 
-    drive.harness.inputs["map"].publish(map_message(drive.map[: len(drive.map) // 2]))
+    drive.harness.inputs["map"].publish(map_message(data))
 
 
 def repair_map(drive: Drive) -> None:
-    from map_archives import map_message
-
-    drive.harness.inputs["map"].publish(map_message(drive.map))
-    drive.sender.alter = unaltered
+    send_map(drive, drive.map)
+    mend(drive)
     drive.light_green_s = time.perf_counter()
 
 
@@ -459,10 +434,6 @@ def flood(drive: Drive) -> None:
     threading.Thread(target=ask, daemon=True).start()
 
 
-def end_flood(drive: Drive) -> None:
-    drive.flooding.set()
-
-
 def hog(drive: Drive) -> None:
     for _ in range(os.cpu_count() or 1):
         drive.others.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
@@ -470,8 +441,7 @@ def hog(drive: Drive) -> None:
 
 def end_hog(drive: Drive) -> None:
     for process in drive.others:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        drive.kill(process)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -514,8 +484,14 @@ CASES = (
     ),
     Case("nan_objects", "NaN in every float field of objects", altered(spoiled("objects")), mend, "ignored|objects"),
     Case("nan_camera_info", "NaN in every float field of camera_info", altered(spoiled(*INFOS)), mend, "focal length"),
-    Case("nan_route", "NaN in every float field of the route", spoiled_route, Drive.latch, "route holds NaN"),
-    Case("nan_tf_static", "NaN in every float field of /tf_static", spoiled_mounts),
+    Case(
+        "nan_route", "NaN in every float field of the route",
+        lambda drive: drive.latch(not_a_number(route())), Drive.latch, "route holds NaN",
+    ),
+    Case(
+        "nan_tf_static", "NaN in every float field of /tf_static",
+        lambda drive: drive.harness.inputs["tf_static"].publish(not_a_number(camera_mounts())),
+    ),
     Case(
         "objects_10000", "10,000 objects",
         send_prepared, mend, "is not read", seconds=4.0, before=prepare("objects", crowd),
@@ -548,8 +524,8 @@ CASES = (
     ),
     Case(
         "map_damaged", "half a map message while a red light is ahead",
-        damage_map, repair_map, "the map before it stays in use", 5.0, LIT_MAP,
-        before=red_light_ahead, after=stops_at_the_line,
+        lambda drive: send_map(drive, drive.map[: len(drive.map) // 2]), repair_map,
+        "the map before it stays in use", 5.0, LIT_MAP, before=red_light_ahead, after=stops_at_the_line,
     ),
     Case("limit_0", "a speed limit of 0", limit(0.0), limit(50.0)),
     Case(
@@ -586,7 +562,10 @@ CASES = (
         "two_nodes", "a second planner beside it, on the same sensors",
         nothing, lambda drive: drive.kill(drive.others[0]), seconds=4.0, before=start_second_node, after=are_told_apart,
     ),
-    Case("parameter_flood", "500 requests a second to change a parameter", flood, end_flood, seconds=4.0),
+    Case(
+        "parameter_flood", "500 requests a second to change a parameter",
+        flood, lambda drive: drive.flooding.set(), seconds=4.0,
+    ),
     Case("cpu_hog", "another process on every core", hog, end_hog, seconds=4.0),
 )  # fmt: skip
 BY_NAME = {case.name: case for case in CASES}

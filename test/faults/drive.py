@@ -27,20 +27,8 @@ from reflectdrive_ros.ros.processes import stop_process
 HERE = Path(__file__).parent
 REAL_NODE = ("-m", "reflectdrive_ros.ros.node")
 FAULTY_NODE = (str(HERE / "faulty_node.py"),)
-KEYS = (
-    *IMAGES,
-    *INFOS,
-    "odometry",
-    "acceleration",
-    "objects",
-    "route",
-    "tf_static",
-    "instruction",
-    "lights",
-    "map",
-    "max_velocity",
-    "operation_mode",
-)
+KEYS = [*IMAGES, *INFOS, "odometry", "acceleration", "objects", "route", "tf_static", "instruction", "lights", "map"]
+KEYS += ["max_velocity", "operation_mode"]
 HEARD = ("trajectory", "status", "diagnostics")
 CLOCK_PERIOD_S = 0.01
 HELD_UP_S = 3 * TICK_S  # a tick of the sender that comes later than this was held up
@@ -74,29 +62,26 @@ class SimClock:
 class Drive:
     """The node's process, the car's sender, everything that was heard."""
 
-    def __init__(
-        self, folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, own_processes: tuple
-    ) -> None:
-        """`own_processes`: groups of sensors that send from processes of their own."""
+    def __init__(self, folder: Path, settings: dict, case) -> None:
         self.config = config(**settings)
         self.folder, self.log = folder, folder / "node.log"
-        self.harness = Harness(self.config, list(KEYS), HEARD)
-        self.clock = SimClock() if sim_time else None
+        self.harness = Harness(self.config, KEYS, HEARD)
+        self.clock = SimClock() if case.sim_time else None
         self.origin_s = time.monotonic()
         self.process: subprocess.Popen | None = None
         self.sensors: dict[str, subprocess.Popen] = {}
         self.others: list[subprocess.Popen] = []  # whatever a fault starts; ended with the drive
         self.stamp_shift_s = 0.0
         self._closing = threading.Event()
-        self._words = [sys.executable, *node, "--ros-args"]
-        self._words += ["-p", f"config_file:={folder / 'config.yaml'}", "-p", f"use_sim_time:={str(sim_time).lower()}"]
+        self._words = [sys.executable, *case.node, "--ros-args", "-p", f"config_file:={folder / 'config.yaml'}"]
+        self._words += ["-p", f"use_sim_time:={str(case.sim_time).lower()}"]
         (folder / "config.yaml").write_text(as_yaml(self.config))
-        elsewhere = {key for group in own_processes for key in GROUPS[group]}
+        elsewhere = {key for group in case.own_processes for key in GROUPS[group]}
         sent = set(self.harness.inputs) - elsewhere  # without lights where the settings read none
         self.sender = Sender(self.harness.inputs, self.now_s, self.driven_s, sent)
         if self.clock is not None:
             threading.Thread(target=self._tell_time, daemon=True).start()
-        for group in own_processes:
+        for group in case.own_processes:
             self.start_sensors(group)
 
     def now_s(self) -> float:
@@ -146,12 +131,12 @@ class Drive:
         """A process of the node, with these ROS arguments after its own."""
         with self.log.open("a", encoding="utf-8") as output:
             words = [*self._words, "-r", f"__ns:={namespace}", *arguments]
-            return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ))
+            return subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
 
-    def wait_for(self, true: Callable[[], bool], what: str) -> None:
+    def wait_for(self, true: Callable[[], bool], what: str, log: Path | None = None) -> None:
         until = time.perf_counter() + START_S
         while not true():
-            assert time.perf_counter() < until, f"{what}: {self.log.read_text()[-300:]}"
+            assert time.perf_counter() < until, f"{what}: {(log or self.log).read_text()[-300:]}"
             time.sleep(0.02)
 
     def latch(self, own_route: object | None = None) -> None:
@@ -170,10 +155,7 @@ class Drive:
             self.sensors[group] = subprocess.Popen(
                 words, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=subprocess.STDOUT
             )
-        until = time.perf_counter() + START_S
-        while SENDING not in log.read_text()[before:]:
-            assert time.perf_counter() < until, f"{group} did not start: {log.read_text()[-300:]}"
-            time.sleep(0.02)
+        self.wait_for(lambda: SENDING in log.read_text()[before:], f"{group} did not start", log)
 
     def kill(self, process: subprocess.Popen) -> None:
         process.send_signal(signal.SIGKILL)
@@ -206,11 +188,9 @@ class Drive:
 
 
 @contextmanager
-def driving(
-    folder: Path, settings: dict, node: tuple[str, ...], sim_time: bool, own_processes: tuple
-) -> Iterator[Drive]:
+def driving(folder: Path, settings: dict, case) -> Iterator[Drive]:
     """A drive under way: plans are coming. Raises AssertionError when none come."""
-    drive = Drive(folder, settings, node, sim_time, own_processes)
+    drive = Drive(folder, settings, case)
     try:
         drive.start()
         assert drive.wait_until_planned(time.perf_counter(), START_S), f"no plan came: {drive.log.read_text()[-2000:]}"

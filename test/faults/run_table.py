@@ -40,7 +40,7 @@ RECOVERY_LIMIT_S = 15.0  # afterwards it counts as not recovered
 
 def run(case: Case, folder: Path) -> Outcome:
     """One case against a node of its own."""
-    with driving(folder, settings_of(case, folder), case.node, case.sim_time, case.own_processes) as drive:
+    with driving(folder, settings_of(case, folder), case) as drive:
         time.sleep(SETTLE_S)
         case.before(drive)
         first = drive.process
@@ -60,9 +60,8 @@ def run(case: Case, folder: Path) -> Outcome:
             complaints.append("the node was started again")
         if "Traceback" in log and not case.traceback_allowed:
             complaints.append(f"the node's log holds a traceback: {log[log.index('Traceback') :][-300:]}")
-        return assess(
-            drive, case, began, reachable_until if case.restarts_node else ended, ended, recovered, complaints
-        )
+        last = reachable_until if case.restarts_node else ended
+        return assess(drive, case, began, last, ended, recovered, complaints)
 
 
 def settings_of(case: Case, folder: Path) -> dict:
@@ -76,15 +75,12 @@ def settings_of(case: Case, folder: Path) -> dict:
     return {**case.settings, "inputs__drivable_type": "map", "inputs__lanelet_map": str(file)}
 
 
-def rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
-
-
 def numbers(outcomes: dict[str, Outcome]) -> dict:
     rows = {}
     for name, outcome in outcomes.items():
         row = asdict(outcome) | {"met": outcome.met, "what": BY_NAME[name].what}
-        rows[name] = {key: rounded(value) if key.endswith("_ms") else value for key, value in row.items()}
+        times = {key: round(value, 1) for key, value in row.items() if key.endswith("_ms") and value is not None}
+        rows[name] = row | times
     required = {"silence_ms": SILENCE_MS, "recovery_ms": RECOVERY_MS}
     return {"cases": rows, "met": sum(o.met for o in outcomes.values()), "of": len(outcomes), "required": required}
 
@@ -159,11 +155,8 @@ def main() -> int:
         sys.stdout.flush()
     provenance_of_run = provenance(["make", "test-faults"], cli_args.weights_of(Config(), [Config().planner]))
     if not args.cases or args.record:
-        content = (
-            {**numbers(outcomes), **provenance_of_run}
-            if not args.cases
-            else merged(numbers(outcomes), provenance_of_run)
-        )
+        table = numbers(outcomes)
+        content = merged(table, provenance_of_run) if args.cases else {**table, **provenance_of_run}
         NUMBERS.write_text(json.dumps(content, indent=2) + "\n")
         PAGE.write_text(page(content))
     return 0 if all(outcome.met for outcome in outcomes.values()) else 1
