@@ -14,8 +14,8 @@ from reflectdrive_ros.data import distance_map, occupancy
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.render.camera import rig
-from reflectdrive_ros.training import bev_head, ground_head
 from reflectdrive_ros.training.losses import Losses, field_loss, token_loss
+from reflectdrive_ros.training.perception_heads import BevHead, GroundHead, ground_points_m
 from reflectdrive_ros.training.settings import LossConfig
 
 CODEBOOK = LAYOUT.codebook
@@ -171,7 +171,7 @@ def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
 
 def test_the_road_target_is_the_road_of_the_map():
     stored = scene(images=False)
-    reader = bev_head.BevHead(32, torch.Generator().manual_seed(0))
+    reader = BevHead(32, torch.Generator().manual_seed(0))
     distances = torch.from_numpy(distance_map.distance_map(stored.areas))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
     x_m, y_m = occupancy.cell_centres_m()
@@ -187,7 +187,7 @@ def test_the_road_target_is_the_road_of_the_map():
 
 def test_a_ground_point_projects_back_to_its_pixel():
     for camera in rig(192, 96):
-        points_m = ground_head.ground_points_m(camera, 24, 24)
+        points_m = ground_points_m(camera, 24, 24)
         below = np.isfinite(points_m).all(-1)
         assert not below[:8].any()
         assert below[16:].all()
@@ -202,7 +202,7 @@ def test_a_ground_point_projects_back_to_its_pixel():
 
 def eyes():
     """The ground head, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of points in a token."""
-    return ground_head.GroundHead(tiny_net().config, torch.Generator().manual_seed(0))
+    return GroundHead(tiny_net().config, torch.Generator().manual_seed(0))
 
 
 def nobody():
@@ -263,8 +263,8 @@ def test_a_scene_without_a_map_has_no_loss_of_the_road_and_one_without_objects_n
     net, rng = tiny_net(), torch.Generator().manual_seed(0)
     batch = a_batch(net)
     tokens = torch.randn(2, net.config.cameras * net.config.instants * 50, net.config.transformer.width, generator=rng)
-    for head in (bev_head.BevHead(net.config.transformer.width, rng), ground_head.GroundHead(net.config, rng)):
-        some = tokens if isinstance(head, bev_head.BevHead) else tokens[:, : len(head.weights)]
+    for head in (BevHead(net.config.transformer.width, rng), GroundHead(net.config, rng)):
+        some = tokens if isinstance(head, BevHead) else tokens[:, : len(head.weights)]
 
         def loss(road, users, head=head, some=some):
             has_labels = torch.tensor([[road, users]]).expand(2, 2)

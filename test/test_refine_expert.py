@@ -26,12 +26,11 @@ from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.token.transfer import adapt
 from reflectdrive_ros.planning.critique import CRITIQUE_CHANNELS, VARIANT_SIZES
 from reflectdrive_ros.training import augment, settings, token_runs, train_state
-from reflectdrive_ros.training.edit_candidates import candidates_of
 from reflectdrive_ros.training.losses import Losses
-from reflectdrive_ros.training.refine import CandidateBatch, RefineLosses
+from reflectdrive_ros.training.refine import CandidateBatch, RefineLosses, candidates_of
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.settings import LossConfig, RefineLossConfig, RefineTrainConfig
-from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.token_runs import TokenJob
 
 
 def generator(seed=0):

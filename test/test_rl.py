@@ -16,7 +16,6 @@ from reflectdrive_ros.core.tokens import ROUTE_FRAME, TokenLayout
 from reflectdrive_ros.data import cache
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model.token import rollout
-from reflectdrive_ros.model.token.ops import GoalRules
 from reflectdrive_ros.training import prompt_cache, rl, settings, train_state, vector_data
 from reflectdrive_ros.training.data import Source, shape_of, with_vectors
 from reflectdrive_ros.training.greedy import decode_greedily, draft_rounds
@@ -85,9 +84,7 @@ def scored_plans():
 
 def test_drafts_and_the_goal_move_to_the_plan_of_the_best_score():
     net, scored = scene_net(images=False), scored_plans()
-    losses = ScoreLosses(
-        net, LOSSES, RlConfig(anchor=0.0, decision=1.0), GoalRules(), torch.Generator().manual_seed(0), "all"
-    )
+    losses = ScoreLosses(net, LOSSES, RlConfig(anchor=0.0, decision=1.0), torch.Generator().manual_seed(0), "all")
     optimizer = torch.optim.Adam(losses.parameters(), lr=3e-3)
     history = []
     for _ in range(60):
@@ -150,7 +147,7 @@ def test_with_a_prompt_cache_losses_and_gradients_are_those_without(layout):
     results = []
     for batch in (plain, cached):
         losses = ScoreLosses(
-            net, LossConfig(aux_perception=0.0), RlConfig(), RULES, torch.Generator().manual_seed(0), "actions"
+            net, LossConfig(aux_perception=0.0), RlConfig(), torch.Generator().manual_seed(0), "actions"
         )
         net.zero_grad()
         values = losses(batch, scored)

@@ -34,9 +34,9 @@ from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.shards import Index, ShardContent
 from reflectdrive_ros.training import rl, run_log, settings, train_state
-from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
-from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.runs import launch_fabric
+from reflectdrive_ros.training.token_runs import TokenJob
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 

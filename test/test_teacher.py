@@ -16,7 +16,7 @@ from reflectdrive_ros.core.tokens import ROUTE_FRAME, TokenLayout
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.training import teacher, train_state
-from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.token_runs import TokenJob
 from reflectdrive_ros.training.train_state import StateError
 
 LAYOUT = TokenLayout()

@@ -18,7 +18,7 @@ from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.training import data, self_drafts
+from reflectdrive_ros.training import data, sft
 from reflectdrive_ros.training import goal_scores as worths
 
 CODEBOOK = Codebook()
@@ -239,7 +239,7 @@ def test_goals_and_their_scores_are_mirrored_with_their_scene(sets, scenes, draf
 def test_drafts_replace_perturbed_plans_and_keep_the_goal(scenes):
     net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
     batch = source(scenes, perturbed_actions=2).batch(0)
-    batches = [self_drafts.add_self_drafts(net, batch, 3, torch.Generator().manual_seed(0)) for _ in range(2)]
+    batches = [sft.add_self_drafts(net, batch, 3, torch.Generator().manual_seed(0)) for _ in range(2)]
     assert equal(*batches)
     assert torch.equal(batches[0].actions[:, :2], batch.actions[:, :2])
     assert torch.equal(batches[0].actions[3:], batch.actions[3:])

@@ -24,10 +24,10 @@ from ..infra.command import HelpFormatter, command
 from ..infra.installing import shipped
 from ..infra.signals import end_with_parent
 from ..model.token.net import TokenNetConfig
-from ..training import denoiser_runs, diffusion, refine, rl, runs, settings, token_runs
+from ..training import diffusion, refine, rl, runs, settings, token_runs
 from ..training.runs import RunSources
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
-from ..training.token_job import PretrainedPaths
+from ..training.token_runs import PretrainedPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,7 +155,7 @@ def run_with_network(
 @command(lambda args: runs.resumption(args.out), "{}: {}")
 def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -> int:
     """As `run`, of a denoiser."""
-    return denoiser_runs.train(_sources(args), _config(args), args.hold_out, console, errors)
+    return diffusion.run(_sources(args), _config(args), args.hold_out, console, errors)
 
 
 def _sources(args: argparse.Namespace) -> RunSources:

@@ -12,8 +12,8 @@ expected driving score of the goal choice, over K goals weighted by the network'
 L_goal_value is the sum of three terms for goals that are each encoded in a sequence of their own: 1 minus the expected
 score of the reweighted choice, the cross-entropy of the goal value, and that of a head that predicts the sub-scores
 (SubScoreHead). Both are not in the paper. L_field is the cost of cells off the road, -log(1 - p_i q_j) C_ij summed over
-the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image patches
-(ground_head.py) and of a BEV grid (bev_head.py). All are means over scenes and sequences.
+the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image patches and of a
+BEV grid (perception_heads.py). All are means over scenes and sequences.
 
 A scene without a map has no L_field and no road in L_aux, one without objects no occupancy in it.
 """
@@ -34,8 +34,7 @@ from ..model.scene_encoder import VectorTensors
 from ..model.token import ops
 from ..model.token.net import PackedOutput, PromptInputs, TokenNet
 from ..scoring.scorer import SUB_SCORES
-from .bev_head import BevHead
-from .ground_head import GroundHead
+from .perception_heads import BevHead, GroundHead
 from .settings import LossConfig
 
 SERIES_TERMS = 8  # powers of p q that are summed for every cell
