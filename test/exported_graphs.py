@@ -15,7 +15,7 @@ def shared_graphs(name, net, sequences=None):
 
     def make(folder):
         answers = golden(TorchNetwork(net, decoding=RULES))
-        export(net, "0" * 64, folder, {"weights": "made here"}, RULES, sequences, answers)
+        export(net, "0" * 64, folder, {"weights": {"steps": 3}}, RULES, sequences, answers)
 
     return create_once(name, make)
 

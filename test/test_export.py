@@ -201,7 +201,7 @@ def test_graphs_and_card_tell_what_the_network_takes_and_means(folder):
     assert card.model == describe_model(net, "0" * 64, RULES, None)
     assert card.model["inputs"]["words"] == list(WORDS)
     assert card.layout() == net.config.layout
-    assert card.about["weights"] == "made here"
+    assert card.about["weights"] == {"steps": 3}
     spec = OrtNetwork.from_file(folder / "card.json", threads=1).inputs
     assert (spec.width, spec.height, spec.cameras, spec.instants) == (64, 32, 3, 2)
     assert example_prompt(net)["features"].shape == (1, 1, 3, 2, net.config.transformer.width)

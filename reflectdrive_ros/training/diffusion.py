@@ -44,7 +44,7 @@ from . import rewards as rewards_of
 from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from .diffusion_rewards import waypoint_steps
 from .recorded_samples import RECORDED, perturb_ego, tracks_folder
-from .rewards import PoseScorer, ScorePool
+from .rewards import ScorePool
 from .run_log import RunLog
 from .runs import RunSources, launch_fabric
 from .settings import DiffusionTrainConfig
@@ -117,7 +117,7 @@ def run(
         runs.check_same_scenes(sources.out, scenes.key, sources.sets[0])
         columns = columns_of(config)
         log = RunLog(sources.out, config.data.batch, columns, summary, console, fabric.is_global_zero)
-        scored = ScorePool(PoseScorer(), sources.workers) if config.reward.weight > 0.0 else nullcontext()
+        scored = ScorePool(None, sources.workers) if config.reward.weight > 0.0 else nullcontext()
         with scored as pool, defer_signals() as request, log as report:
             done = train(job, fabric, report, lambda: request.number is not None, pool)
     return runs.finish(sources, fabric, request.number, done, console)

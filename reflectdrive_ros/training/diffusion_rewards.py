@@ -92,7 +92,6 @@ def plan_changes(
     pool: ScorePool,
     rng: np.random.Generator,
     pairs: int,
-    modes: PlanModes = DENOISER_MODES,
 ) -> PlanChanges:
     """Samples and scores plans around plans (B, T, 3), Frenet coordinates of the lines of route_lanes (B, R, P, 12).
 
@@ -101,7 +100,7 @@ def plan_changes(
     """
     spec = scenes.spec
     count = len(plans)
-    changes = sampled_changes(plans, rng, pairs, spec.future_dt_s, modes)  # (B, K, T, 3)
+    changes = sampled_changes(plans, rng, pairs, spec.future_dt_s)  # (B, K, T, 3)
     sampled = np.concatenate([plans[:, None], plans[:, None] + changes, plans[:, None] - changes], axis=1)
     sampled[..., 0] = np.maximum.accumulate(np.maximum(sampled[..., 0], 0.0), axis=2)  # no car reverses
     instants = waypoint_steps(spec)
@@ -133,12 +132,10 @@ def waypoint_steps(spec: VectorSpec) -> Array:
     return np.asarray(np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1)
 
 
-def sampled_changes(
-    plans: Array, rng: np.random.Generator, pairs: int, dt_s: float, modes: PlanModes = DENOISER_MODES
-) -> Array:
+def sampled_changes(plans: Array, rng: np.random.Generator, pairs: int, dt_s: float) -> Array:
     """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and lateral to the route (`plan_changes`), and of the
     headings with them."""
-    forward, left = sample_offsets(plans.shape[0], pairs, plans.shape[1], rng, modes)
+    forward, left = sample_offsets(plans.shape[0], pairs, plans.shape[1], rng, DENOISER_MODES)
     speed = np.maximum(np.gradient(plans[..., 0], dt_s, axis=1), MIN_SPEED_MPS)
     turn = np.gradient(left, dt_s, axis=-1) / speed[:, None]
     return np.stack([forward, left, turn], axis=-1)
