@@ -76,29 +76,6 @@ def test_the_ego_future_passes_the_expert_and_neighbours_are_the_nearest_with_th
     assert (sample["agent_futures"][sample["agent_valid"] == 0] == 0.0).all()
 
 
-def test_the_mirror_of_a_mirror_is_the_sample_and_left_becomes_right(scenes):
-    arrays = with_lanes(scenes.arrays(np.arange(4)))
-    which = np.array([True, False, True, True])
-    mirrored = vector_data.mirror(arrays, which)
-    again = vector_data.mirror(mirrored, which)
-    for name, values in arrays.items():
-        np.testing.assert_array_equal(again[name], values, err_msg=name)
-        np.testing.assert_array_equal(mirrored[name][1], values[1], err_msg=name)
-    np.testing.assert_array_equal(mirrored["ego_future"][0, :, 1], -arrays["ego_future"][0, :, 1])
-    lanes, other = arrays["lanes"][0], mirrored["lanes"][0]
-    np.testing.assert_array_equal(other[..., 4], lanes[..., 6])  # x of the left edge was that of the right one
-    np.testing.assert_array_equal(other[..., 5], -lanes[..., 7])
-
-
-def test_a_mirrored_lane_has_its_left_edge_on_its_left(scenes):
-    plain = with_lanes(scenes.arrays(np.arange(4)))
-    for arrays in (plain, vector_data.mirror(plain, np.ones(4, bool))):
-        lanes = arrays["lanes"]
-        has_edge = np.hypot(lanes[..., 2], lanes[..., 3]) > 0.0
-        cross = lanes[..., 2] * lanes[..., 5] - lanes[..., 3] * lanes[..., 4]  # of the direction and the left edge
-        assert (cross[has_edge] > 0.0).all()
-
-
 def test_sets_are_sampled_by_their_weights(scenes):
     spec = replace(scenes, recorded=np.ones(SCENES, bool))
     both = vector_data.merge([scenes, spec], [3.0, 1.0])

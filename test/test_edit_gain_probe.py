@@ -5,8 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from test_rl_runs import network_to_begin_with  # noqa: F401 (a fixture)
-from tiny_training import two_sets  # noqa: F401 (a fixture)
+from tiny_training import network_to_begin_with, two_sets  # noqa: F401 (fixtures)
 
 from reflectdrive_ros.training.edit_gain_probe import CHANGE_NAMES, predict_slopes, share_intervals
 

@@ -62,14 +62,6 @@ def test_certainty_is_finite_and_its_gradient_is_bounded_by_the_cost():
     assert x.grad[0, 0, 4] > 0  # down with it
 
 
-def test_no_price_no_loss_and_the_price_of_scenes_is_their_mean():
-    x, y = logits_of(2.0, seed=1), logits_of(2.0, seed=2)
-    assert field_loss(x, y, torch.zeros(3, 21, 21, dtype=torch.float64)) == 0
-    cost = torch.rand(3, 21, 21, dtype=torch.float64)
-    one_by_one = torch.stack([field_loss(x[k : k + 1], y[k : k + 1], cost[k : k + 1]) for k in range(3)])
-    torch.testing.assert_close(field_loss(x, y, cost), one_by_one.mean())
-
-
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
     low, high = sorted((2.0 * side, 8.0 * side))
@@ -107,16 +99,6 @@ def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
     assert abs(error.mean() + 0.05) < 0.1
     assert np.abs(error).max() < 0.4
     assert (distances[i, j][exact > 4.9] > 4.4).all()
-
-
-def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
-    ring = np.array([[20.0, 10.0], [40.0, 10.0], [40.0, 14.0], [20.0, 14.0]])
-    distances = distance_map.distance_map(MapAreas(roadblocks=(ring,)))
-    x_ids, y_ids = distance_map.id_window()
-    assert distances.shape == (x_ids.stop - x_ids.start, y_ids.stop - y_ids.start)
-    inside = np.argwhere(distances < 0) + np.array((x_ids.start, y_ids.start))
-    low, high = CODEBOOK.to_values(inside.min(0)), CODEBOOK.to_values(inside.max(0))
-    np.testing.assert_allclose([low, high], [[20.0, 10.0], [40.0, 14.0]], atol=0.31)
 
 
 def test_the_map_of_the_mirrored_world_is_the_mirrored_map():

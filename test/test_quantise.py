@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from exported_graphs import shared_graphs
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
 from stored_scenes import store
@@ -23,6 +22,7 @@ from tiny_graphs import (
     products_of_tiny_networks_are_worth_it,  # noqa: F401 (fixtures)
     rewrite,
     scene,
+    shared_graphs,
     unknown_to_tensorrt,
 )
 from tiny_model import tiny_model  # noqa: F401 (a fixture)

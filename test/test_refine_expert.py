@@ -9,9 +9,8 @@ import pytest
 import torch
 from rich.console import Console
 from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
-from tiny_rl import network_to_begin_with  # noqa: F401 (a fixture)
 from tiny_scene import CRITIQUE, critical_net, scene_inputs
-from tiny_training import command, network, prepare, run, two_sets  # noqa: F401 (a fixture)
+from tiny_training import command, network, network_to_begin_with, prepare, run, two_sets, with_words  # noqa: F401 (fixtures)
 
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_FRAME, Axis, TokenLayout
@@ -271,8 +270,8 @@ refine: {variants: 4}
 """
 
 
-def refine_run(sets, out, init, *more, yaml=YAML):
-    args = command(sets, out, "--init-from", str(init), "--workers", "1", *more, yaml=yaml, kind="refine")
+def refine_run(sets, out, init, *more):
+    args = command(sets, out, "--init-from", str(init), "--workers", "1", *more, yaml=YAML, kind="refine")
     return run(args, errors=Console(stderr=True, width=400))
 
 
@@ -309,11 +308,7 @@ def test_an_expert_whose_network_is_gone_or_changed_is_one_sentence(sets, init, 
     assert refine_run(sets, tmp_path / "edits", tmp_path / "draft", "--steps", "1") == 0
     weights = tmp_path / "edits" / train_state.WEIGHTS
     assert weights.stat().st_size < (tmp_path / "draft" / train_state.WEIGHTS).stat().st_size
-    train_state.save_weights(
-        tiny_net(1, words=network().words, text_vocabulary=len(network().words), text_length=12),
-        tmp_path / "draft" / train_state.WEIGHTS,
-        {},
-    )
+    train_state.save_weights(with_words(seed=1), tmp_path / "draft" / train_state.WEIGHTS, {})
     with pytest.raises(CheckpointError, match=r"draft/weights.safetensors has SHA-256 .*, expected"):
         train_state.load_network(tmp_path / "edits")
     (tmp_path / "draft" / train_state.WEIGHTS).unlink()
@@ -358,11 +353,13 @@ def test_losses_of_the_generator_and_prompts_without_a_cache_are_refused():
         RefineTrainConfig(data=settings.DataConfig(masked_actions=1, perturbed_actions=0, draft_fraction=0.0))
 
 
-def test_a_teacher_whose_plans_train_nothing_is_refused(sets, init, tmp_path):
-    with pytest.raises(ConfigError, match="learns from scores, not from the plans of a --teacher"):
-        refine_run(sets, tmp_path / "run", init, "--teacher", str(init))
-
-
-def test_an_expert_of_more_layers_than_the_network_is_refused(sets, init, tmp_path):
-    with pytest.raises(ConfigError, match=r"refine\.layers is 9, but the network has \d layers: set at most"):
-        refine_run(sets, tmp_path / "run", init, "--setting", "refine.layers=9")
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--teacher", "models/reflectdrive2_small", "learns from scores, not from the plans of a --teacher"),
+        ("--setting", "refine.layers=9", r"refine\.layers is 9, but the network has \d layers: set at most"),
+    ],
+)
+def test_options_that_train_nothing_are_refused(sets, init, tmp_path, option, value, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        refine_run(sets, tmp_path / "run", init, option, value)

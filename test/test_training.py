@@ -17,7 +17,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from safetensors.torch import save_file
-from tiny_net import tiny_net, uniform_goal_values, xy_layout
+from tiny_net import uniform_goal_values, xy_layout
 from tiny_training import (  # noqa: F401 (fixtures)
     NEVER,
     SHAPE,
@@ -34,11 +34,11 @@ from tiny_training import (  # noqa: F401 (fixtures)
     source,
     two_sets,
     weights,
+    with_words,
 )
 from torch import nn
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet
 from reflectdrive_ros.model.token.rollout import default_decoding
@@ -306,7 +306,7 @@ def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(vision_pretrain
 
 def test_the_vision_encoder_learns_first_and_alone(scenes, tmp_path):
     job = job_of(scenes, tmp_path, optimizer={"vision_pretrain_fraction": 0.5}, data={**SMALL, "draft_start": 0.0})
-    net = uniform_goal_values(tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12))
+    net = uniform_goal_values(with_words())
     before = dict(net.named_parameters())
     stops = iter([False] * 4 + [True])
     reporter = Silent()
