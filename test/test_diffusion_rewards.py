@@ -59,11 +59,11 @@ def plans_at(speed_mps, lateral_m=0.0):
 def updates(scenes, pool, plans, mirrored=False, standing=False, pairs=64):
     indices, which = np.arange(SCENES), np.full(SCENES, mirrored)
     arrays = vector_data.mirror(scenes.arrays(indices), which)
-    rng = np.random.default_rng(0)
-    lanes = arrays["route_lanes"].astype(float)
+    data_config = settings.DiffusionDataConfig(standing_share=float(standing))
+    batch = VectorBatch.of(arrays, indices, which, data_config, np.random.default_rng(0), slice(None))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diffusion_rewards, "DENOISER_MODES", MANY)
-        return plan_changes(plans, lanes, which, np.full(SCENES, standing), scenes, indices, pool, rng, pairs)
+        return plan_changes(plans, batch, scenes, pool, np.random.default_rng(0), pairs)
 
 
 def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
@@ -142,7 +142,7 @@ def test_a_standing_ego_keeps_its_steering_and_has_no_imitation_loss(scenes):
 
 def test_recorded_samples_have_no_reward_and_no_change(scenes, pool):
     rows = tuple(np.asarray(rows) for rows in scenes.rows)
-    recorded = vector_data.set_of_rows(rows, SPEC, "recorded", recorded=True)
+    recorded = vector_data.set_of_rows(rows, SPEC, "recorded", None)
     changes = updates(recorded, pool, plans_at(4.0))
     assert np.isnan(changes.rewards).all()
     assert (changes.change == 0.0).all()

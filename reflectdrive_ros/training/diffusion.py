@@ -198,13 +198,7 @@ def train(
     stop: Callable[[], bool],
     pool: ScorePool | None = None,
 ) -> Progress:
-    """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
-
-    `pool` scores sampled plans; a job with rewards needs one.
-
-    Raises TrainingError when a loss or gradient is not finite, StateError when the state is another network's, OSError
-    naming a file that cannot be written.
-    """
+    """As `sft.train`, of a denoiser. `pool` scores sampled plans; a job with rewards needs one."""
 
     def make_losses(net: DenoiserNet, generator: torch.Generator) -> DiffusionLosses:
         return DiffusionLosses(net, job.config.loss, job.config.reward.weight)
@@ -245,17 +239,7 @@ def plan_update(
     rng = np.random.default_rng([job.config.seed, 3, number, rank])
     evaluations = int(rng.integers(SAMPLER_STEPS + 1))
     state = diffusion_rewards.sampler_state(net, context, present, evaluations, SAMPLER_STEPS)
-    changes = diffusion_rewards.plan_changes(
-        state.plan,
-        batch.route_lanes.double().cpu().numpy(),
-        batch.mirrored.cpu().numpy(),
-        batch.standing.cpu().numpy(),
-        job.scenes,
-        batch.indices.cpu().numpy(),
-        pool,
-        rng,
-        PLAN_PAIRS,
-    )
+    changes = diffusion_rewards.plan_changes(state.plan, batch, job.scenes, pool, rng, PLAN_PAIRS)
     device = state.futures.device
     times = torch.full((len(state.futures), 1), state.time, device=device)
     change = torch.as_tensor(changes.change, dtype=torch.float32, device=device)

@@ -125,7 +125,7 @@ def recorded_set(
             part.site: {"samples": len(part.rows), "human": part.human, "skipped": part.skipped} for part, _ in parts
         },
     }
-    return set_of_rows(rows, spec, "".join(digest for _, digest in parts), recorded=True), about
+    return set_of_rows(rows, spec, "".join(digest for _, digest in parts), None), about
 
 
 def _site(

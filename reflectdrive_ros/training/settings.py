@@ -168,6 +168,7 @@ class TrainConfig:
     checkpointing: CheckpointingConfig = field(default_factory=CheckpointingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     weight_decay: ClassVar[float] = 0.05  # of matrices; vectors and tables of tokens have none
+    trains_prompt: ClassVar[bool] = True  # unless optimizer.trained is actions
 
     def __post_init__(self) -> None:
         check_choices(
@@ -181,7 +182,7 @@ class TrainConfig:
                 f"data.masked_actions is {self.data.masked_actions}, but data.masking complementary takes pairs: set "
                 "it to an even number"
             )
-        if self.data.prompt_cache and not self.has_fixed_prompt:
+        if self.data.prompt_cache and self.trains_prompt and self.optimizer.trained != "actions":
             raise ConfigError(
                 f"data.prompt_cache is true, but prompts are trained (optimizer.trained is {self.optimizer.trained}): "
                 "set it to false, or optimizer.trained to actions"
@@ -204,11 +205,6 @@ class TrainConfig:
                 "no loss in its pretraining; "
                 "set optimizer.vision_pretrain_fraction to 0"
             )
-
-    @property
-    def has_fixed_prompt(self) -> bool:
-        """Whether no trained parameter touches the prompt."""
-        return self.optimizer.trained == "actions"
 
 
 @dataclass(frozen=True)
@@ -258,6 +254,7 @@ class RefineTrainConfig(TrainConfig):
         default_factory=lambda: OptimizerConfig(learning_rate=5e-4, vision_pretrain_fraction=0.0, ema_decay=0.99)
     )
     weight_decay: ClassVar[float] = 0.0  # the expert is a copy of trained layers
+    trains_prompt: ClassVar[bool] = False
     refine: RefineLossConfig = field(default_factory=RefineLossConfig)
 
     def __post_init__(self) -> None:
@@ -269,10 +266,6 @@ class RefineTrainConfig(TrainConfig):
             raise ConfigError("data.prompt_cache must be true in train refine: its plans are drafted once")
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train refine: set it to 0")
-
-    @property
-    def has_fixed_prompt(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
