@@ -1,5 +1,6 @@
 """DriveFine's network: interpolated tables, the refinement expert and its training, weights of another layout."""
 
+import copy
 import csv
 import shutil
 from dataclasses import replace
@@ -164,8 +165,7 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
     fine_layout = TokenLayout(8, (Axis("x", 0.1, 781, -19.0, 11.0), Axis("y", 0.1, 781, -10.0, 10.0)), ())
     fine = tiny_net(1, layout=fine_layout, table_stride=5, refine_layers=1, words=("<pad>", "<unk>"))
     losses = Losses(fine, LossConfig(aux_perception=0.0), generator())
-    missing = train_state.load_pretrained(tmp_path, losses, tiny_net(1, **vars_of(fine)))
-    assert missing == []
+    assert train_state.load_pretrained(tmp_path, losses, copy.deepcopy(fine)) == []
     inputs = tiny_inputs(coarse)
     inputs = inputs._replace(route=torch.full_like(inputs.route, coarse.config.layout.mask_id))
     here = inputs._replace(route=torch.full_like(inputs.route, fine.config.layout.mask_id))
@@ -180,10 +180,6 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
     for metres in (-4.0, 0.0, 3.5):
         at, of = round(metres / 0.5) + 78, round(metres / 0.1) + 390
         torch.testing.assert_close(ours[..., ::2, of], theirs[..., ::2, at], atol=1e-4, rtol=1e-4)
-
-
-def vars_of(net):
-    return {"layout": net.config.layout, "table_stride": 5, "refine_layers": 1, "words": ("<pad>", "<unk>")}
 
 
 def test_what_has_no_counterpart_keeps_its_random_start():
@@ -288,8 +284,9 @@ def test_a_run_trains_the_expert_and_nothing_else_on_plans_that_are_scored_once(
     assert trained_parameters(train_state.load_network(init), one) == set()
     assert one.config.refine_layers == 1
     assert one.config.critique == CRITIQUE_CHANNELS  # a network with goals
-    rows = read_log(tmp_path / "one")
-    assert 0.0 <= rows[-1]["reward_draft"] <= rows[-1]["best"] <= 100.0
+    with (tmp_path / "one" / "log.csv").open() as file:
+        *_, row = csv.DictReader(file)
+    assert 0.0 <= float(row["reward_draft"]) <= float(row["best"]) <= 100.0
     monkeypatch.setattr(RewardPool, "score", lambda *_: pytest.fail("scored again"))
     assert refine_run(sets, tmp_path / "again", init, *steps) == 0
     again = train_state.load_network(tmp_path / "again")
@@ -316,14 +313,13 @@ def test_an_expert_whose_network_is_gone_or_changed_is_one_sentence(sets, init, 
         train_state.load_network(tmp_path / "edits")
 
 
-def read_log(out):
-    with (out / "log.csv").open() as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-
-
 def test_candidates_are_the_draft_of_the_car_its_correction_and_variants_with_their_scores(sets, init, tmp_path):
-    job, pool = scored_job(sets, init)
-    with pool:
+    base = RefineTrainConfig()
+    config = replace(base, data=replace(base.data, batch=4, flip_prob=0.5))
+    expert = token_runs._refined_network(init, network(), config)
+    scenes = prepare(sets[0])
+    job = TokenJob(config, expert, scenes, None, tmp_path, {}, init_from=init)
+    with RewardPool(sets[0], scenes, PlanScorer(expert.layout), 1) as pool:
         batch = next(job.batches(0, 0, 1))
         net = train_state.initial_network(job.network, init, 0)
         candidates = candidates_of(batch, net, pool, 4, np.random.default_rng(0))
@@ -335,15 +331,6 @@ def test_candidates_are_the_draft_of_the_car_its_correction_and_variants_with_th
     np.testing.assert_allclose(candidates.score, again, atol=1e-6)
     assert candidates.critique.shape == (4, net.config.layout.points, CRITIQUE_CHANNELS)
     assert candidates.score.std() > 0.0
-
-
-def scored_job(sets, init):
-    base = RefineTrainConfig()
-    config = replace(base, data=replace(base.data, batch=4, flip_prob=0.5))
-    expert = token_runs._refined_network(init, network(), config)
-    scenes = prepare(sets[0])
-    job = TokenJob(config, expert, scenes, None, init, {}, init_from=init)
-    return job, RewardPool(sets[0], scenes, PlanScorer(expert.layout), 1)
 
 
 def test_losses_of_the_generator_and_prompts_without_a_cache_are_refused():
