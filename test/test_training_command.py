@@ -14,7 +14,7 @@ from rich.console import Console
 from tiny_training import command, network, prepare, run, signal_after_two_steps, source, two_sets, weights  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.config import ConfigError, override_from_file
 from reflectdrive_ros.data import cache
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.infra.files import lock_folder
@@ -261,8 +261,8 @@ def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
 def test_the_shipped_recipe_can_be_read():
     for path in (Path(__file__).parents[1] / "config" / "train").glob("*.yaml"):
         if path.stem.startswith("reflexdiffusion"):
-            assert settings.read(path, settings.DiffusionTrainConfig()).network in settings.DENOISERS
+            assert override_from_file(settings.DiffusionTrainConfig(), path).network in settings.DENOISERS
             continue
         kinds = {"rl": settings.RlTrainConfig(), "refine": settings.RefineTrainConfig()}
         defaults = kinds.get(path.stem.rpartition("_")[2], settings.TrainConfig())
-        assert settings.read(path, defaults).network in settings.NETWORKS
+        assert override_from_file(defaults, path).network in settings.NETWORKS

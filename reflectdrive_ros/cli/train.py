@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..core.config import ConfigError, override_dotted
+from ..core.config import ConfigError, override_dotted, override_from_file
 from ..data.scene import FAMILIES
 from ..infra import arguments
 from ..infra.command import HelpFormatter, command
@@ -165,7 +165,7 @@ def _sources(args: argparse.Namespace) -> RunSources:
 
 def _config(args: argparse.Namespace) -> Any:
     """The settings of CONFIG with those of the command line, of the type of `args.defaults`. Raises ConfigError."""
-    config = override_dotted(settings.read(args.config, args.defaults), arguments.settings_of(args.settings))
+    config = override_dotted(override_from_file(args.defaults, args.config), arguments.settings_of(args.settings))
     schedule = config.schedule
     if args.steps is not None:
         schedule = replace(schedule, steps=args.steps, minutes=0.0)

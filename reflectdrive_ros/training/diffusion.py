@@ -87,14 +87,10 @@ def run(
         )
     fabric = launch_fabric(config)
     console.quiet = errors.quiet = not fabric.is_global_zero
-
-    def on_damage(sentence: str) -> None:
-        errors.print(sentence)
-
     with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
         with runs.prepare(fabric, errors) as progress:
             described_sets = [
-                _training_set(each, network.spec, sources, hold_out, on_damage, progress) for each in sources.sets
+                _training_set(each, network.spec, sources, hold_out, errors.print, progress) for each in sources.sets
             ]
         sample_sets = [samples for samples, _ in described_sets]
         scenes = sample_sets[0] if len(sample_sets) == 1 else vector_data.merge(sample_sets, sources.weights)
@@ -103,7 +99,7 @@ def run(
                 f"{sources.sets[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})"
             )
         limit = config.checkpointing.validation_scenes
-        validation_set = load_validation(sources.val, network.spec, limit, on_damage) if sources.val else None
+        validation_set = load_validation(sources.val, network.spec, limit, errors.print) if sources.val else None
         about: dict[str, Any] = {
             "train": [
                 {**described, "used": len(each), "weight": weight}

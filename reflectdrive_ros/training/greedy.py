@@ -49,7 +49,7 @@ def decode_greedily(
 ) -> GreedyPlans:
     """The drafts of a full frame to so many goals, in `draft_rounds`: to the most probable goals or, with a generator,
     to the most probable one and others at random."""
-    layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
+    layout, keys_values = net.config.layout, prompt_keys_values(net, batch)
     prefilled = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
     first, valid = prefilled.actions, prefilled.valid
     if generator is not None:

@@ -108,14 +108,13 @@ def is_action_parameter(name: str) -> bool:
     return name.startswith(ACTION_PARAMETERS) or ".action_mlp." in name
 
 
-def prompt_keys_values(net: TokenNet, batch: Batch, fixed: bool) -> tuple[KeysValues, ...]:
-    """The KV cache of the prompts of a batch: that of the set or, where it has none, encoded here; `fixed`: without a
-    gradient."""
+def prompt_keys_values(net: TokenNet, batch: Batch) -> tuple[KeysValues, ...]:
+    """The KV cache of the prompts of a batch, without a gradient: that of the set, else encoded here."""
     if batch.has_cache:
         device = batch.keys_values.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         return tuple((layer[:, 0], layer[:, 1]) for layer in batch.keys_values.to(dtype).unbind(1))
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+    with torch.no_grad():
         return net.encode(net.prompt(batch.inputs))
 
 
@@ -166,7 +165,7 @@ class Losses(nn.Module):
     def outputs(self, batch: Batch, sequences: Tensor) -> PackedOutput:
         """Of sequences (B, R, T) of the scenes."""
         if batch.has_cache:
-            return self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route)
+            return self.net.forward_cached(sequences, prompt_keys_values(self.net, batch), batch.route)
         if self.fixed_prompt:
             with torch.no_grad():
                 prompt = self.net.prompt(batch.inputs)

@@ -86,7 +86,7 @@ class RefineLosses(nn.Module):
         """Scalars `loss` and METRICS, and PANEL in percent: mean scores of the draft, of the candidate that the expert
         gives the highest probability, and of the best one; share of the tokens that the expert changes."""
         net, plans, score = self.net, candidates.plans, candidates.score
-        draft, keys_values = plans[:, :1], prompt_keys_values(net, batch, True)
+        draft, keys_values = plans[:, :1], prompt_keys_values(net, batch)
         logits = net.refine(draft, keys_values, candidates.critique[:, None])
         editable = ops.editable_positions(net.config.layout, draft.device)
         log_probs = plan_log_probs(logits.log_softmax(-1), plans, editable.expand(len(plans), 1, -1))

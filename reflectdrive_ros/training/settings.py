@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from ..core.config import ConfigError, override_from_file, setting
+from ..core.config import ConfigError, setting
 from ..features import images as features
 from ..model.denoiser import net as denoiser_net
 from ..model.denoiser.net import DenoiserNetConfig
@@ -21,7 +20,6 @@ from ..model.token.net import (
     small_config,
 )
 
-Config = TypeVar("Config", bound="TrainConfig | DiffusionTrainConfig")
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
@@ -320,12 +318,6 @@ class DiffusionTrainConfig:
             raise ConfigError(
                 "data.standing_share is above 0 and reward.weight is 0: set it to 0, or the weight above 0"
             )
-
-
-def read(path: Path, defaults: Config) -> Config:
-    """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
-    config: Config = override_from_file(defaults, path)
-    return config
 
 
 RESUMABLE_SECTIONS = (
