@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from exported_graphs import shared_graphs
 from scenes import Clock, config
-from tiny_graphs import BUILT_IN, SEQUENCES, network
+from tiny_graphs import BUILT_IN, SEQUENCES, network, shared_graphs
 
 from reflectdrive_ros.core.config import ModelConfig
 from reflectdrive_ros.deploy import engines

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from changed_documents import with_field
-from exported_graphs import graphs_folder  # noqa: F401 (a fixture)
 from scenes import config
 from scripted_network import camera_observation
-from tiny_graphs import RULES, network
+from tiny_graphs import RULES, graphs_folder, network  # noqa: F401 (a fixture)
 from tiny_net import ONE_LAYER, POSES, tiny_inputs
 
 from reflectdrive_ros.bench.network_steps import full_rounds, run_step

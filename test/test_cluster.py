@@ -260,8 +260,7 @@ def read(folder):
 def test_rewards_and_rollouts(both, tmp_path):
     pytest.importorskip("torch")
     import torch
-    from tiny_rl import rl_command, with_words
-    from tiny_training import make_set, weights
+    from tiny_training import make_set, rl_command, weights, with_words
 
     from reflectdrive_ros.training import train_state
 

@@ -18,7 +18,7 @@ from reflectdrive_ros.training import diffusion, diffusion_rewards, settings, ve
 from reflectdrive_ros.training.diffusion import DiffusionJob
 from reflectdrive_ros.training.diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from reflectdrive_ros.training.diffusion_rewards import plan_changes, sampled_changes, waypoint_steps
-from reflectdrive_ros.training.rewards import COLUMNS, KeptScenes, PoseScorer, ScorePool
+from reflectdrive_ros.training.rewards import COLUMNS, KeptScenes, ScorePool, score_poses
 from reflectdrive_ros.training.settings import DenoiserRewardConfig, DiffusionLossConfig
 from reflectdrive_ros.training.vector_data import build_vector_set
 
@@ -45,7 +45,7 @@ def scenes(folder):
 
 @pytest.fixture(scope="module")
 def pool():
-    with ScorePool(PoseScorer(), 1) as score_pool:
+    with ScorePool(None, 1) as score_pool:
         yield score_pool
 
 
@@ -59,9 +59,11 @@ def plans_at(speed_mps, lateral_m=0.0):
 def updates(scenes, pool, plans, mirrored=False, standing=False, pairs=64):
     indices, which = np.arange(SCENES), np.full(SCENES, mirrored)
     arrays = vector_data.mirror(scenes.arrays(indices), which)
-    rng = np.random.default_rng(0)
-    lanes = arrays["route_lanes"].astype(float)
-    return plan_changes(plans, lanes, which, np.full(SCENES, standing), scenes, indices, pool, rng, pairs, MANY)
+    data_config = settings.DiffusionDataConfig(standing_share=float(standing))
+    batch = VectorBatch.of(arrays, indices, which, data_config, np.random.default_rng(0), slice(None))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(diffusion_rewards, "DENOISER_MODES", MANY)
+        return plan_changes(plans, batch, scenes, pool, np.random.default_rng(0), pairs)
 
 
 def test_changes_begin_with_the_velocity_of_the_car_and_turn_with_the_path():
@@ -88,11 +90,10 @@ def test_scenes_that_stay_in_memory_score_as_those_that_are_read(folder, scenes)
     """Three of six stay that are read in turn; the fastest plan ends beyond the index of their areas."""
     cached, read = KeptScenes(3), list(shards.read(folder, images=False, on_damage=pytest.fail))
     plans = np.stack([plans_at(speed)[0, waypoint_steps(SPEC)] for speed in (4.0, 9.0, 16.0)])
-    scorer = PoseScorer()
     for index in (0, 0, 1, 2, 3, 4, 5, 0, 5, 4):
         scene = cached.read(*scenes.scene_of(index))
         assert scene.name == read[index].name
-        np.testing.assert_array_equal(scorer(scene, plans, True), scorer(read[index], plans, True))
+        np.testing.assert_array_equal(score_poses(scene, plans), score_poses(read[index], plans))
 
 
 def test_a_plan_that_leaves_the_road_should_move_back(scenes, pool):
@@ -141,7 +142,7 @@ def test_a_standing_ego_keeps_its_steering_and_has_no_imitation_loss(scenes):
 
 def test_recorded_samples_have_no_reward_and_no_change(scenes, pool):
     rows = tuple(np.asarray(rows) for rows in scenes.rows)
-    recorded = vector_data.set_of_rows(rows, SPEC, "recorded", recorded=True)
+    recorded = vector_data.set_of_rows(rows, SPEC, "recorded", None)
     changes = updates(recorded, pool, plans_at(4.0))
     assert np.isnan(changes.rewards).all()
     assert (changes.change == 0.0).all()

@@ -7,8 +7,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from exported_graphs import copied_graphs, graphs_folder, of_whatever_is_there  # noqa: F401 (fixtures)
-from tiny_graphs import BUILT_IN, as_set, rewrite, scene
+from tiny_graphs import (  # noqa: F401 (fixtures)
+    BUILT_IN,
+    as_set,
+    copied_graphs,
+    graphs_folder,
+    of_whatever_is_there,
+    rewrite,
+    scene,
+)
 
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.external_data import external_files

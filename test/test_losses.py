@@ -14,8 +14,8 @@ from reflectdrive_ros.data import distance_map, occupancy
 from reflectdrive_ros.scoring import drivable
 from reflectdrive_ros.scoring.areas import MapAreas
 from reflectdrive_ros.sim.render.camera import rig
-from reflectdrive_ros.training import bev_head, ground_head
 from reflectdrive_ros.training.losses import Losses, field_loss, token_loss
+from reflectdrive_ros.training.perception_heads import BevHead, GroundHead, ground_points_m
 from reflectdrive_ros.training.settings import LossConfig
 
 CODEBOOK = LAYOUT.codebook
@@ -62,14 +62,6 @@ def test_certainty_is_finite_and_its_gradient_is_bounded_by_the_cost():
     assert x.grad[0, 0, 4] > 0  # down with it
 
 
-def test_no_price_no_loss_and_the_price_of_scenes_is_their_mean():
-    x, y = logits_of(2.0, seed=1), logits_of(2.0, seed=2)
-    assert field_loss(x, y, torch.zeros(3, 21, 21, dtype=torch.float64)) == 0
-    cost = torch.rand(3, 21, 21, dtype=torch.float64)
-    one_by_one = torch.stack([field_loss(x[k : k + 1], y[k : k + 1], cost[k : k + 1]) for k in range(3)])
-    torch.testing.assert_close(field_loss(x, y, cost), one_by_one.mean())
-
-
 @pytest.mark.parametrize("side", [1.0, -1.0])
 def test_a_road_to_one_side_pulls_the_plan_to_that_side(side):
     low, high = sorted((2.0 * side, 8.0 * side))
@@ -107,16 +99,6 @@ def test_a_map_tells_the_distance_to_the_edge_of_the_polygons(curvature):
     assert abs(error.mean() + 0.05) < 0.1
     assert np.abs(error).max() < 0.4
     assert (distances[i, j][exact > 4.9] > 4.4).all()
-
-
-def test_a_map_is_indexed_x_first_in_the_frame_of_the_tokens():
-    ring = np.array([[20.0, 10.0], [40.0, 10.0], [40.0, 14.0], [20.0, 14.0]])
-    distances = distance_map.distance_map(MapAreas(roadblocks=(ring,)))
-    x_ids, y_ids = distance_map.id_window()
-    assert distances.shape == (x_ids.stop - x_ids.start, y_ids.stop - y_ids.start)
-    inside = np.argwhere(distances < 0) + np.array((x_ids.start, y_ids.start))
-    low, high = CODEBOOK.to_values(inside.min(0)), CODEBOOK.to_values(inside.max(0))
-    np.testing.assert_allclose([low, high], [[20.0, 10.0], [40.0, 14.0]], atol=0.31)
 
 
 def test_the_map_of_the_mirrored_world_is_the_mirrored_map():
@@ -171,7 +153,7 @@ def test_the_grid_of_the_mirror_image_is_that_of_mirrored_road_users():
 
 def test_the_road_target_is_the_road_of_the_map():
     stored = scene(images=False)
-    reader = bev_head.BevHead(32, torch.Generator().manual_seed(0))
+    reader = BevHead(32, torch.Generator().manual_seed(0))
     distances = torch.from_numpy(distance_map.distance_map(stored.areas))[None]
     road = (distances[:, reader.rows][:, :, reader.columns] <= 0)[0].numpy()
     x_m, y_m = occupancy.cell_centres_m()
@@ -187,7 +169,7 @@ def test_the_road_target_is_the_road_of_the_map():
 
 def test_a_ground_point_projects_back_to_its_pixel():
     for camera in rig(192, 96):
-        points_m = ground_head.ground_points_m(camera, 24, 24)
+        points_m = ground_points_m(camera, 24, 24)
         below = np.isfinite(points_m).all(-1)
         assert not below[:8].any()
         assert below[16:].all()
@@ -202,7 +184,7 @@ def test_a_ground_point_projects_back_to_its_pixel():
 
 def eyes():
     """The ground head, for 3 cameras of 64 x 32: 2 tokens each, 8 rows and 4 columns of points in a token."""
-    return ground_head.GroundHead(tiny_net().config, torch.Generator().manual_seed(0))
+    return GroundHead(tiny_net().config, torch.Generator().manual_seed(0))
 
 
 def nobody():
@@ -263,8 +245,8 @@ def test_a_scene_without_a_map_has_no_loss_of_the_road_and_one_without_objects_n
     net, rng = tiny_net(), torch.Generator().manual_seed(0)
     batch = a_batch(net)
     tokens = torch.randn(2, net.config.cameras * net.config.instants * 50, net.config.transformer.width, generator=rng)
-    for head in (bev_head.BevHead(net.config.transformer.width, rng), ground_head.GroundHead(net.config, rng)):
-        some = tokens if isinstance(head, bev_head.BevHead) else tokens[:, : len(head.weights)]
+    for head in (BevHead(net.config.transformer.width, rng), GroundHead(net.config, rng)):
+        some = tokens if isinstance(head, BevHead) else tokens[:, : len(head.weights)]
 
         def loss(road, users, head=head, some=some):
             has_labels = torch.tensor([[road, users]]).expand(2, 2)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hand_scenes import scene
-from test_rl_runs import network_to_begin_with  # noqa: F401 (a fixture)
-from tiny_training import two_sets  # noqa: F401 (a fixture)
+from tiny_training import network_to_begin_with, two_sets  # noqa: F401 (fixtures)
 
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.data.scene import TRACK_STEPS

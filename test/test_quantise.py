@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from exported_graphs import shared_graphs
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from scenes import Clock
 from stored_scenes import store
@@ -23,6 +22,7 @@ from tiny_graphs import (
     products_of_tiny_networks_are_worth_it,  # noqa: F401 (fixtures)
     rewrite,
     scene,
+    shared_graphs,
     unknown_to_tensorrt,
 )
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
@@ -210,16 +210,6 @@ def test_onnx_runtime_multiplies_int8_as_integers(pairs, tmp_path):
         ort.InferenceSession(file, options, ["CPUExecutionProvider"], disabled_optimizers=DISABLED_FOR_INT8)
         kinds = [node.op_type for node in ir.load(tmp_path / f"{name}.onnx").graph.all_nodes()]
         assert kinds.count("MatMulIntegerToFloat") == len(quantised_products(pairs["int8"], name))
-
-
-def test_a_quantised_pair_is_smaller_and_tells_its_precision(pairs):
-    for precision in ("int8", "fp8"):
-        card = pairs[precision]
-        assert card.precision == precision
-        assert card.about["weights"] == "made here"
-        assert card.model["action_sequences"] == SEQUENCES
-    sizes = [pairs[which].files["step"].stat().st_size for which in ("fp8", "fp32")]
-    assert sizes[0] < 1.2 * sizes[1]  # tiny matrices: mostly names
 
 
 # --- on TensorRT -----------------------------------------------------------------------------------------------------

@@ -11,14 +11,20 @@ from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import AgentKind
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.data import real_tracks
-from reflectdrive_ros.training import ego_perturbation, recorded_samples, vector_data
-from reflectdrive_ros.training.ego_perturbation import perturb_ego
-from reflectdrive_ros.training.recorded_samples import SampledDrive, as_ego, drive_sample, other_drives, sample_steps
+from reflectdrive_ros.training import recorded_samples, vector_data
+from reflectdrive_ros.training.recorded_samples import (
+    SampledDrive,
+    as_ego,
+    drive_sample,
+    other_drives,
+    perturb_ego,
+    sample_steps,
+)
 
 HERE = Path(__file__).parent / "data/real_tracks"
 SPEC = VectorSpec(agents=20, lanes=40, route_lanes=12, predicted_agents=6, future_steps=40)
 DT_S = SPEC.future_dt_s
-JOIN = round(ego_perturbation.JOIN_S / DT_S)  # the pose at JOIN_S is JOIN - 1
+JOIN = round(recorded_samples.JOIN_S / DT_S)  # the pose at JOIN_S is JOIN - 1
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,7 @@ def others(motorway):
 def batch(motorway, others):
     """(B, ..) arrays of moving egos."""
     human = drive_sample(SampledDrive(motorway, 0, True), 20, SPEC)
-    fast = (sample for _, _, sample in others if sample["ego"][4] > ego_perturbation.MIN_SPEED_MPS)
+    fast = (sample for _, _, sample in others if sample["ego"][4] > recorded_samples.MIN_SPEED_MPS)
     samples = [human, *fast]
     arrays = {name: np.stack([np.asarray(each[name], np.float32) for each in samples]) for name in human}
     assert len(arrays["ego"]) > 5
@@ -202,7 +208,7 @@ def test_a_displaced_ego_is_back_on_the_recorded_drive_after_two_seconds(batch):
     moved = perturbed(batch)
     for row in range(len(batch["ego"])):
         pose = old_from_new(batch, moved, row)
-        assert abs(pose[1]) <= ego_perturbation.LATERAL_M + 1e-3
+        assert abs(pose[1]) <= recorded_samples.LATERAL_M + 1e-3
         future = geometry.compose(pose, moved["ego_future"][row].astype(float))
         np.testing.assert_allclose(future[JOIN - 1 :, :2], batch["ego_future"][row, JOIN - 1 :, :2], atol=1e-3)
         turned = geometry.wrap(future[JOIN:, 2] - batch["ego_future"][row, JOIN:, 2])
@@ -212,7 +218,7 @@ def test_a_displaced_ego_is_back_on_the_recorded_drive_after_two_seconds(batch):
 
 def test_slow_egos_and_unselected_ones_are_not_displaced(batch):
     slow = {**batch, "ego": batch["ego"].copy()}
-    slow["ego"][:3, 4] = 0.9 * ego_perturbation.MIN_SPEED_MPS
+    slow["ego"][:3, 4] = 0.9 * recorded_samples.MIN_SPEED_MPS
     selected = np.arange(len(slow["ego"])) != 4
     moved = perturb_ego(slow, selected, np.random.default_rng(0), DT_S)
     for row in range(len(selected)):

@@ -1,5 +1,6 @@
 """DriveFine's network: interpolated tables, the refinement expert and its training, weights of another layout."""
 
+import copy
 import csv
 import shutil
 from dataclasses import replace
@@ -9,9 +10,8 @@ import pytest
 import torch
 from rich.console import Console
 from tiny_net import POSES, random_actions, tiny_inputs, tiny_net, xy_layout
-from tiny_rl import network_to_begin_with  # noqa: F401 (a fixture)
 from tiny_scene import CRITIQUE, critical_net, scene_inputs
-from tiny_training import command, network, prepare, run, two_sets  # noqa: F401 (a fixture)
+from tiny_training import command, network, network_to_begin_with, prepare, run, two_sets, with_words  # noqa: F401 (fixtures)
 
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_FRAME, Axis, TokenLayout
@@ -26,12 +26,11 @@ from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.model.token.transfer import adapt
 from reflectdrive_ros.planning.critique import CRITIQUE_CHANNELS, VARIANT_SIZES
 from reflectdrive_ros.training import augment, settings, token_runs, train_state
-from reflectdrive_ros.training.edit_candidates import candidates_of
 from reflectdrive_ros.training.losses import Losses
-from reflectdrive_ros.training.refine import CandidateBatch, RefineLosses
+from reflectdrive_ros.training.refine import CandidateBatch, RefineLosses, candidates_of
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.settings import LossConfig, RefineLossConfig, RefineTrainConfig
-from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.token_runs import TokenJob
 
 
 def generator(seed=0):
@@ -166,8 +165,7 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
     fine_layout = TokenLayout(8, (Axis("x", 0.1, 781, -19.0, 11.0), Axis("y", 0.1, 781, -10.0, 10.0)), ())
     fine = tiny_net(1, layout=fine_layout, table_stride=5, refine_layers=1, words=("<pad>", "<unk>"))
     losses = Losses(fine, LossConfig(aux_perception=0.0), generator())
-    missing = train_state.load_pretrained(tmp_path, losses, tiny_net(1, **vars_of(fine)))
-    assert missing == []
+    assert train_state.load_pretrained(tmp_path, losses, copy.deepcopy(fine)) == []
     inputs = tiny_inputs(coarse)
     inputs = inputs._replace(route=torch.full_like(inputs.route, coarse.config.layout.mask_id))
     here = inputs._replace(route=torch.full_like(inputs.route, fine.config.layout.mask_id))
@@ -182,10 +180,6 @@ def test_a_network_of_finer_tokens_begins_where_the_coarse_one_ended(tmp_path):
     for metres in (-4.0, 0.0, 3.5):
         at, of = round(metres / 0.5) + 78, round(metres / 0.1) + 390
         torch.testing.assert_close(ours[..., ::2, of], theirs[..., ::2, at], atol=1e-4, rtol=1e-4)
-
-
-def vars_of(net):
-    return {"layout": net.config.layout, "table_stride": 5, "refine_layers": 1, "words": ("<pad>", "<unk>")}
 
 
 def test_what_has_no_counterpart_keeps_its_random_start():
@@ -272,8 +266,8 @@ refine: {variants: 4}
 """
 
 
-def refine_run(sets, out, init, *more, yaml=YAML):
-    args = command(sets, out, "--init-from", str(init), "--workers", "1", *more, yaml=yaml, kind="refine")
+def refine_run(sets, out, init, *more):
+    args = command(sets, out, "--init-from", str(init), "--workers", "1", *more, yaml=YAML, kind="refine")
     return run(args, errors=Console(stderr=True, width=400))
 
 
@@ -290,8 +284,9 @@ def test_a_run_trains_the_expert_and_nothing_else_on_plans_that_are_scored_once(
     assert trained_parameters(train_state.load_network(init), one) == set()
     assert one.config.refine_layers == 1
     assert one.config.critique == CRITIQUE_CHANNELS  # a network with goals
-    rows = read_log(tmp_path / "one")
-    assert 0.0 <= rows[-1]["reward_draft"] <= rows[-1]["best"] <= 100.0
+    with (tmp_path / "one" / "log.csv").open() as file:
+        *_, row = csv.DictReader(file)
+    assert 0.0 <= float(row["reward_draft"]) <= float(row["best"]) <= 100.0
     monkeypatch.setattr(RewardPool, "score", lambda *_: pytest.fail("scored again"))
     assert refine_run(sets, tmp_path / "again", init, *steps) == 0
     again = train_state.load_network(tmp_path / "again")
@@ -310,11 +305,7 @@ def test_an_expert_whose_network_is_gone_or_changed_is_one_sentence(sets, init, 
     assert refine_run(sets, tmp_path / "edits", tmp_path / "draft", "--steps", "1") == 0
     weights = tmp_path / "edits" / train_state.WEIGHTS
     assert weights.stat().st_size < (tmp_path / "draft" / train_state.WEIGHTS).stat().st_size
-    train_state.save_weights(
-        tiny_net(1, words=network().words, text_vocabulary=len(network().words), text_length=12),
-        tmp_path / "draft" / train_state.WEIGHTS,
-        {},
-    )
+    train_state.save_weights(with_words(seed=1), tmp_path / "draft" / train_state.WEIGHTS, {})
     with pytest.raises(CheckpointError, match=r"draft/weights.safetensors has SHA-256 .*, expected"):
         train_state.load_network(tmp_path / "edits")
     (tmp_path / "draft" / train_state.WEIGHTS).unlink()
@@ -322,14 +313,13 @@ def test_an_expert_whose_network_is_gone_or_changed_is_one_sentence(sets, init, 
         train_state.load_network(tmp_path / "edits")
 
 
-def read_log(out):
-    with (out / "log.csv").open() as file:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-
-
 def test_candidates_are_the_draft_of_the_car_its_correction_and_variants_with_their_scores(sets, init, tmp_path):
-    job, pool = scored_job(sets, init)
-    with pool:
+    base = RefineTrainConfig()
+    config = replace(base, data=replace(base.data, batch=4, flip_prob=0.5))
+    expert = token_runs._refined_network(init, network(), config)
+    scenes = prepare(sets[0])
+    job = TokenJob(config, expert, scenes, None, tmp_path, {}, init_from=init)
+    with RewardPool(sets[0], scenes, PlanScorer(expert.layout), 1) as pool:
         batch = next(job.batches(0, 0, 1))
         net = train_state.initial_network(job.network, init, 0)
         candidates = candidates_of(batch, net, pool, 4, np.random.default_rng(0))
@@ -343,15 +333,6 @@ def test_candidates_are_the_draft_of_the_car_its_correction_and_variants_with_th
     assert candidates.score.std() > 0.0
 
 
-def scored_job(sets, init):
-    base = RefineTrainConfig()
-    config = replace(base, data=replace(base.data, batch=4, flip_prob=0.5))
-    expert = token_runs._refined_network(init, network(), config)
-    scenes = prepare(sets[0])
-    job = TokenJob(config, expert, scenes, None, init, {}, init_from=init)
-    return job, RewardPool(sets[0], scenes, PlanScorer(expert.layout), 1)
-
-
 def test_losses_of_the_generator_and_prompts_without_a_cache_are_refused():
     with pytest.raises(ConfigError, match=r"loss\.sap must be 0 in train refine"):
         RefineTrainConfig(loss=LossConfig(goal=0.0, field=0.0, aux_perception=0.0))
@@ -359,11 +340,13 @@ def test_losses_of_the_generator_and_prompts_without_a_cache_are_refused():
         RefineTrainConfig(data=settings.DataConfig(masked_actions=1, perturbed_actions=0, draft_fraction=0.0))
 
 
-def test_a_teacher_whose_plans_train_nothing_is_refused(sets, init, tmp_path):
-    with pytest.raises(ConfigError, match="learns from scores, not from the plans of a --teacher"):
-        refine_run(sets, tmp_path / "run", init, "--teacher", str(init))
-
-
-def test_an_expert_of_more_layers_than_the_network_is_refused(sets, init, tmp_path):
-    with pytest.raises(ConfigError, match=r"refine\.layers is 9, but the network has \d layers: set at most"):
-        refine_run(sets, tmp_path / "run", init, "--setting", "refine.layers=9")
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--teacher", "models/reflectdrive2_small", "learns from scores, not from the plans of a --teacher"),
+        ("--setting", "refine.layers=9", r"refine\.layers is 9, but the network has \d layers: set at most"),
+    ],
+)
+def test_options_that_train_nothing_are_refused(sets, init, tmp_path, option, value, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        refine_run(sets, tmp_path / "run", init, option, value)

@@ -5,8 +5,7 @@ from dataclasses import replace
 import hand_scenes
 import numpy as np
 import pytest
-from tiny_rl import with_words
-from tiny_training import make_set, network, prepare
+from tiny_training import make_set, network, prepare, with_words
 
 from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.data import shards

@@ -1,6 +1,6 @@
 """Token networks that read the scene, and tokens in the frame of the route."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import denoiser_cases
 import hand_scenes
@@ -152,9 +152,7 @@ def test_a_critique_without_an_expert_that_reads_it_is_refused():
 
 
 def test_graphs_of_a_scene_network_write_the_tokens_of_torch(tmp_path):
-    net, rules = critical_net(), rollout.Decoding(GoalRules(count=3))
-    words = replace(net.config, words=WORDS, text_vocabulary=len(WORDS))
-    net = rebuilt(net, words)
+    net, rules = critical_net(words=WORDS, text_vocabulary=len(WORDS)), rollout.Decoding(GoalRules(count=3))
     export(net, "0" * 64, tmp_path, {}, rules)
     card = GraphCard.read(tmp_path / "card.json")
     assert set(card.files) == {"prefill_goal", "prefill", "step", "edit"}
@@ -178,8 +176,7 @@ def test_graphs_of_a_scene_network_write_the_tokens_of_torch(tmp_path):
 
 
 def test_graphs_of_drivefine_on_the_route_refine_with_a_critique_as_torch_does(tmp_path):
-    net = critical_net(layout=ROUTE_DRIVEFINE, table_stride=4)
-    net = rebuilt(net, replace(net.config, words=WORDS, text_vocabulary=len(WORDS)))
+    net = critical_net(layout=ROUTE_DRIVEFINE, table_stride=4, words=WORDS, text_vocabulary=len(WORDS))
     export(net, "0" * 64, tmp_path, {}, rollout.DRIVEFINE_DECODING, sequences=2)
     card = GraphCard.read(tmp_path / "card.json")
     assert set(card.files) == {"prefill", "step", "sampled_step", "edit"}
@@ -203,11 +200,3 @@ def test_graphs_of_drivefine_on_the_route_refine_with_a_critique_as_torch_does(t
 def drafted(network, inputs):
     prefilled = network.prefill_goal(inputs)
     return prefilled, network.draft(prefilled.context, prefilled.actions, (5, 5, 4))[0]
-
-
-def rebuilt(net, config):
-    """The weights that the networks of two configurations share, in the second."""
-    other = tiny_net(**{field.name: getattr(config, field.name) for field in fields(config)})
-    weights = {name: part for name, part in net.state_dict().items() if name != "embed_tokens.weight"}
-    other.load_state_dict(weights, strict=False)
-    return other

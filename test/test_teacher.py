@@ -7,16 +7,15 @@ import pytest
 import torch
 from rich.console import Console
 from tiny_net import POSES, tiny_net
-from tiny_rl import network_to_begin_with, with_words  # noqa: F401 (a fixture)
 from tiny_scene import critical_net, scene_inputs
-from tiny_training import a_batch, command, run, two_sets  # noqa: F401 (two_sets is a fixture)
+from tiny_training import a_batch, command, network_to_begin_with, run, two_sets, with_words  # noqa: F401 (fixtures)
 
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.tokens import ROUTE_FRAME, TokenLayout
 from reflectdrive_ros.model.token import rollout
 from reflectdrive_ros.model.token.ops import EditRules
 from reflectdrive_ros.training import teacher, train_state
-from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.token_runs import TokenJob
 from reflectdrive_ros.training.train_state import StateError
 
 LAYOUT = TokenLayout()

@@ -17,7 +17,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from safetensors.torch import save_file
-from tiny_net import tiny_net, uniform_goal_values, xy_layout
+from tiny_net import uniform_goal_values, xy_layout
 from tiny_training import (  # noqa: F401 (fixtures)
     NEVER,
     SHAPE,
@@ -34,22 +34,21 @@ from tiny_training import (  # noqa: F401 (fixtures)
     source,
     two_sets,
     weights,
+    with_words,
 )
 from torch import nn
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.features import images as features
 from reflectdrive_ros.model import checkpoint, vision
 from reflectdrive_ros.model.token.net import TokenNet
-from reflectdrive_ros.model.token.ops import GoalRules
-from reflectdrive_ros.model.token.rollout import Decoding
-from reflectdrive_ros.training import run_log, schedule, settings, sft, train_state, trainer, validation
+from reflectdrive_ros.model.token.rollout import default_decoding
+from reflectdrive_ros.training import run_log, settings, sft, train_state, trainer, validation
 from reflectdrive_ros.training.data import shape_of
-from reflectdrive_ros.training.fabric import launch_fabric
 from reflectdrive_ros.training.losses import Losses
 from reflectdrive_ros.training.rewards import COLUMNS, PlanScorer
+from reflectdrive_ros.training.runs import launch_fabric
 from reflectdrive_ros.training.settings import LossConfig
-from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.token_runs import TokenJob
 from reflectdrive_ros.training.trainer import TrainingError
 
 # --- the loop --------------------------------------------------------------------------------------------------------
@@ -59,8 +58,7 @@ def job_of(scenes, out, steps=8, validation_set=None, config=None, **sections):
     sections = {"data": {**SMALL, "draft_start": 0.5}, "checkpointing": NEVER, "schedule": {"steps": steps}, **sections}
     out.mkdir(exist_ok=True)
     about = {"train": {"folder": "train"}}
-    decoding = Decoding(GoalRules(count=2))
-    return TokenJob(config or settings_of(**sections), network(), scenes, validation_set, out, about, decoding)
+    return TokenJob(config or settings_of(**sections), network(), scenes, validation_set, out, about)
 
 
 def fabric():
@@ -257,10 +255,10 @@ def test_validation_smooths_a_plan_of_fine_tokens_as_the_car_does(sets, monkeypa
     validation_set = validation.load_validation_set(sets[1], shape_of(net.config), 4, pytest.fail)
     zigzag_m = 0.25 * np.stack([np.zeros(8), (-1.0) ** np.arange(8)], axis=1)
     plans = np.stack([layout.encode(scene.expert[:, :2] + zigzag_m) for scene in validation_set.scenes])
-    decoding = Decoding(GoalRules(count=1))
+    decoding = default_decoding(layout)
     rounds = [SimpleNamespace(actions=torch.from_numpy(plans.astype(np.int64))[:, None])] * len(decoding.rounds(layout))
     monkeypatch.setattr(validation.rollout, "full_step", lambda *arguments: SimpleNamespace(rounds=rounds))
-    validated = validation.validate(net, validation_set, decoding, torch.device("cpu"))
+    validated = validation.validate(net, validation_set, torch.device("cpu"))
     car = PlanScorer(layout)
     sent = [car(scene, ids[None], True)[0] for scene, ids in zip(validation_set.scenes, plans, strict=True)]
     comfort = 100.0 * np.mean([values[COLUMNS.index("comfort")] for values in sent])
@@ -296,19 +294,19 @@ def test_a_run_by_the_clock_ends_when_the_time_is_over_with_the_schedule_at_its_
 def test_the_learning_rate_rises_and_falls_in_each_part_of_a_run(vision_pretrain_fraction):
     config = settings.OptimizerConfig(vision_pretrain_fraction=vision_pretrain_fraction)
     first_steps = round(1000 * vision_pretrain_fraction)
-    rates = np.array([schedule.learning_rate(config, at, 1000) for at in np.arange(1001) / 1000])
+    rates = np.array([trainer.learning_rate(config, at, 1000) for at in np.arange(1001) / 1000])
     for part in filter(len, (rates[:first_steps], rates[first_steps:])):
         top = int(np.argmax(part))
-        assert top == pytest.approx(schedule.WARMUP_FRACTION * len(part), abs=1)
+        assert top == pytest.approx(trainer.WARMUP_FRACTION * len(part), abs=1)
         assert part[top] == pytest.approx(config.learning_rate, rel=0.01)
-        assert part[-1] == pytest.approx(schedule.FINAL_LR_FRACTION * config.learning_rate, rel=0.01)
+        assert part[-1] == pytest.approx(trainer.FINAL_LR_FRACTION * config.learning_rate, rel=0.01)
         assert (np.diff(part[1 : top + 1]) > 0).all()
         assert (np.diff(part[top:]) < 0).all()
 
 
 def test_the_vision_encoder_learns_first_and_alone(scenes, tmp_path):
     job = job_of(scenes, tmp_path, optimizer={"vision_pretrain_fraction": 0.5}, data={**SMALL, "draft_start": 0.0})
-    net = uniform_goal_values(tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12))
+    net = uniform_goal_values(with_words())
     before = dict(net.named_parameters())
     stops = iter([False] * 4 + [True])
     reporter = Silent()

@@ -14,7 +14,7 @@ from rich.console import Console
 from tiny_training import command, network, prepare, run, signal_after_two_steps, source, two_sets, weights  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.cli import train as train_run
-from reflectdrive_ros.core.config import ConfigError
+from reflectdrive_ros.core.config import ConfigError, override_from_file
 from reflectdrive_ros.data import cache
 from reflectdrive_ros.features import images as features
 from reflectdrive_ros.infra.files import lock_folder
@@ -230,22 +230,21 @@ def test_settings_that_cannot_be_used_are_one_sentence(sets, tmp_path, yaml, com
     assert "\n" not in str(fault.value)
 
 
-def test_faults_end_with_exit_code_2_and_one_sentence(sets, tmp_path, capsys):
-    missing = tmp_path / "nowhere"
-    assert train_run.run(command((missing, sets[1]), tmp_path / "a")) == 2
-    assert "holds no set of scenes" in capsys.readouterr().err
-    assert train_run.run(command(sets, tmp_path / "b", config=tmp_path / "none.yaml")) == 2
-    assert "none.yaml does not exist" in capsys.readouterr().err
-
-
-def test_missing_sets_and_networks_are_reported_before_the_work(sets, tmp_path, capsys, monkeypatch):
+def test_missing_files_sets_and_networks_are_one_sentence_before_the_work(sets, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(token_runs, "build_cache", lambda *_: pytest.fail("scenes are made ready first"))
-    assert train_run.run(command((sets[0], tmp_path / "nowhere"), tmp_path / "a")) == 2
-    assert "nowhere holds no set of scenes" in capsys.readouterr().err
-    assert train_run.run(command(sets, tmp_path / "b", "--init-from", str(tmp_path / "nowhere"))) == 2
-    assert "name the --out of another run, or a folder of weights" in capsys.readouterr().err
-    assert train_run.run(command(sets, tmp_path / "c", "--init-from", str(GRAPHS))) == 2
-    assert "onnx holds exported graphs: name the folder of their weights" in capsys.readouterr().err
+    nowhere, out = tmp_path / "nowhere", tmp_path / "out"
+    for arguments, sentence in (
+        (command((nowhere, sets[1]), out), "nowhere holds no set of scenes"),
+        (command((sets[0], nowhere), out), "nowhere holds no set of scenes"),
+        (command(sets, out, config=tmp_path / "none.yaml"), "none.yaml does not exist"),
+        (command(sets, out, "--init-from", str(nowhere)), "name the --out of another run, or a folder of weights"),
+        (
+            command(sets, out, "--init-from", str(GRAPHS)),
+            "onnx holds exported graphs: name the folder of their weights",
+        ),
+    ):
+        assert train_run.run(arguments) == 2
+        assert sentence in capsys.readouterr().err
 
 
 def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
@@ -262,8 +261,8 @@ def test_a_log_with_garbled_rows_goes_on_with_its_whole_rows(tmp_path):
 def test_the_shipped_recipe_can_be_read():
     for path in (Path(__file__).parents[1] / "config" / "train").glob("*.yaml"):
         if path.stem.startswith("reflexdiffusion"):
-            assert settings.read(path, settings.DiffusionTrainConfig()).network in settings.DENOISERS
+            assert override_from_file(settings.DiffusionTrainConfig(), path).network in settings.DENOISERS
             continue
         kinds = {"rl": settings.RlTrainConfig(), "refine": settings.RefineTrainConfig()}
         defaults = kinds.get(path.stem.rpartition("_")[2], settings.TrainConfig())
-        assert settings.read(path, defaults).network in settings.NETWORKS
+        assert override_from_file(defaults, path).network in settings.NETWORKS

@@ -22,7 +22,7 @@ from reflectdrive_ros.ros.bag import IMAGE_DOMAIN, BagReader, BagWriter
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.training.settings import TrainConfig
-from reflectdrive_ros.training.token_job import TokenJob
+from reflectdrive_ros.training.token_runs import TokenJob
 
 RENDERED, RECORDED = "rendered images", "recorded images"
 NOTE = "the network was trained on rendered images, not on recorded images"

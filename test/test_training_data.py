@@ -6,8 +6,7 @@ import hand_scenes
 import numpy as np
 import pytest
 import torch
-from tiny_net import tiny_net
-from tiny_training import SCENES, SHAPE, equal, make_set, prepare, scenes_ready, source, two_sets  # noqa: F401 (fixtures)
+from tiny_training import SCENES, SHAPE, equal, make_set, prepare, scenes_ready, source, two_sets, with_words  # noqa: F401 (fixtures)
 
 from reflectdrive_ros.core.domain import Command
 from reflectdrive_ros.core.tokens import Codebook
@@ -18,7 +17,7 @@ from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.planning.postprocess.waypoints import postprocess
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.scorer import score
-from reflectdrive_ros.training import data, self_drafts
+from reflectdrive_ros.training import data, sft
 from reflectdrive_ros.training import goal_scores as worths
 
 CODEBOOK = Codebook()
@@ -184,7 +183,7 @@ def test_every_camera_is_missing_equally_often_alone_and_with_another():
 def drafter(tmp_path):
     """Weights of a network that can draft plans."""
     path = tmp_path / "drafter.safetensors"
-    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    net = with_words()
     return worths.DraftingWeights(path, checkpoint.save(net, path, {}), fast=False)
 
 
@@ -237,9 +236,9 @@ def test_goals_and_their_scores_are_mirrored_with_their_scene(sets, scenes, draf
 
 
 def test_drafts_replace_perturbed_plans_and_keep_the_goal(scenes):
-    net = tiny_net(words=features.WORDS, text_vocabulary=len(features.WORDS), text_length=12)
+    net = with_words()
     batch = source(scenes, perturbed_actions=2).batch(0)
-    batches = [self_drafts.add_self_drafts(net, batch, 3, torch.Generator().manual_seed(0)) for _ in range(2)]
+    batches = [sft.add_self_drafts(net, batch, 3, torch.Generator().manual_seed(0)) for _ in range(2)]
     assert equal(*batches)
     assert torch.equal(batches[0].actions[:, :2], batch.actions[:, :2])
     assert torch.equal(batches[0].actions[3:], batch.actions[3:])

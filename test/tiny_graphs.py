@@ -1,4 +1,4 @@
-"""A tiny network to export, what its graphs must compute, and what TensorRT takes."""
+"""A tiny network, its graphs, what they must compute, and what TensorRT takes."""
 
 import json
 from pathlib import Path
@@ -9,15 +9,19 @@ import onnx_ir as ir
 import pytest
 import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
+from shared import create_once
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.core.config import ModelConfig
 from reflectdrive_ros.core.recipe_config import DecodingConfig
 from reflectdrive_ros.deploy import quantise
+from reflectdrive_ros.deploy.export import export
 from reflectdrive_ros.features.images import WORDS, ModelInputs
 from reflectdrive_ros.model.card import sha256_of
 from reflectdrive_ros.model.token.ops import EditRules, GoalRules
 from reflectdrive_ros.model.token.rollout import Decoding
+from reflectdrive_ros.runtime.network import golden
+from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 RULES = Decoding(GoalRules(4, 1.2, floor=0.0), EditRules())
 SEQUENCES = 6  # of a step whose number of action sequences is fixed
@@ -91,3 +95,33 @@ def products_of_tiny_networks_are_worth_it():
     before, quantise.MIN_SIDE = quantise.MIN_SIDE, 16
     yield
     quantise.MIN_SIDE = before
+
+
+def shared_graphs(name, net, sequences=None):
+    """The folder `name` of a network's graphs and their card, which no test changes; `sequences` as of `export`."""
+
+    def make(folder):
+        answers = golden(TorchNetwork(net, decoding=RULES))
+        export(net, "0" * 64, folder, {"weights": {"steps": 3}}, RULES, sequences, answers)
+
+    return create_once(name, make)
+
+
+@pytest.fixture(scope="module", name="folder")
+def graphs_folder():
+    """Of `network()`, for steps of any number of action sequences."""
+    return shared_graphs("graphs", network())
+
+
+@pytest.fixture(name="copy")
+def copied_graphs(folder, tmp_path):
+    """The exported files once more, to be spoiled."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def of_whatever_is_there(card, folder):
+    for row in card["graphs"].values():
+        file = folder / row["file"]
+        row.update(sha256=sha256_of(file), bytes=file.stat().st_size)

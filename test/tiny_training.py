@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from tiny_net import tiny_config, tiny_inputs
+from tiny_net import tiny_config, tiny_inputs, tiny_net
 
 from reflectdrive_ros.cli import train as train_run
 from reflectdrive_ros.core.tokens import TokenLayout
@@ -33,6 +33,11 @@ LAYOUT = TokenLayout()
 def network(**changes):
     words = features.WORDS
     return tiny_config(words=words, text_vocabulary=len(words), text_length=12, **changes)
+
+
+def with_words(**changes):
+    """A network as `network` describes it."""
+    return tiny_net(words=network().words, text_vocabulary=len(network().words), text_length=12, **changes)
 
 
 SHAPE = shape_of(network())
@@ -101,6 +106,14 @@ def scenes_ready(sets):
     return prepare(sets[0])
 
 
+@pytest.fixture(scope="module", name="init")
+def network_to_begin_with(tmp_path_factory):
+    """The folder of its weights."""
+    folder = tmp_path_factory.mktemp("init")
+    train_state.save_weights(with_words(), folder / train_state.WEIGHTS, {})
+    return folder
+
+
 def settings_of(**sections):
     config = settings.TrainConfig()
     changed = {name: replace(getattr(config, name), **values) for name, values in sections.items()}
@@ -146,6 +159,19 @@ def run(args, console=None, errors=None, net=None):
     """`reflectdrive train` of the tiny network, silent but for the consoles."""
     consoles = console or Console(quiet=True), errors or Console(quiet=True)
     return train_run.run_with_network(args, train_run._config(args), net or network(), *consoles)
+
+
+REWARD_RUN = """
+data: {batch: 2}
+rl: {goals: 2, variants: 4}
+device: {accelerator: cpu, threads: 1}
+checkpointing: {checkpoint_minutes: 100.0, validations: 0, log_steps: 1}
+"""
+
+
+def rl_command(sets, out, init, *more):
+    """`reflectdrive train rl` of the tiny network."""
+    return run(command(sets, out, *more, "--init-from", str(init), yaml=REWARD_RUN, kind="rl"))
 
 
 def a_batch(net, masked=2, wrong=1, seed=0):

@@ -17,17 +17,17 @@ from typing import Any
 
 from rich.console import Console
 
-from ..core.config import ConfigError, override_dotted
+from ..core.config import ConfigError, override_dotted, override_from_file
 from ..data.scene import FAMILIES
 from ..infra import arguments
 from ..infra.command import HelpFormatter, command
 from ..infra.installing import shipped
 from ..infra.signals import end_with_parent
 from ..model.token.net import TokenNetConfig
-from ..training import denoiser_runs, diffusion, refine, rl, runs, settings, token_runs
+from ..training import diffusion, refine, rl, runs, settings, token_runs
 from ..training.runs import RunSources
 from ..training.settings import DiffusionTrainConfig, RefineTrainConfig, RlTrainConfig, TrainConfig
-from ..training.token_job import PretrainedPaths
+from ..training.token_runs import PretrainedPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +151,7 @@ def run_with_network(
 
 @command(lambda args: runs.resumption(args.out), "{}: {}")
 def run_diffusion(args: argparse.Namespace, console: Console, errors: Console) -> int:
-    return denoiser_runs.train(_sources(args), _config(args), args.hold_out, console, errors)
+    return diffusion.run(_sources(args), _config(args), args.hold_out, console, errors)
 
 
 def _sources(args: argparse.Namespace) -> RunSources:
@@ -161,7 +161,7 @@ def _sources(args: argparse.Namespace) -> RunSources:
 
 def _config(args: argparse.Namespace) -> Any:
     """The settings of CONFIG with those of the command line, of the type of `args.defaults`. Raises ConfigError."""
-    config = override_dotted(settings.read(args.config, args.defaults), arguments.settings_of(args.settings))
+    config = override_dotted(override_from_file(args.defaults, args.config), arguments.settings_of(args.settings))
     schedule = config.schedule
     if args.steps is not None:
         schedule = replace(schedule, steps=args.steps, minutes=0.0)

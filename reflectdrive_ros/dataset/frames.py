@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import shapely
 
 from ..core import geometry, kinematics
 from ..core.agent_history import AgentHistoryBuffer
@@ -40,12 +41,11 @@ from ..ros.inputs.channel import Level
 from ..ros.inputs.snapshot import Inputs
 from ..ros.inputs.store import read_message
 from ..scoring import metrics
-from ..scoring.areas import RedLights
+from ..scoring.areas import MapAreas, RedLights
 from ..scoring.scorer import Reference
 from .checks import CHECKED_STANDING_MPS, FrameLimits, collides, distance_to, problem_reason, stands
 from .checks import FUTURE_STEPS as EXPERT_STEPS
 from .lights import LightRecord, red_ahead, runs_red
-from .map_areas import areas_around, near_polygons
 from .tracks import ObjectSample, tracks_of
 
 LEAD_NS = 10_000_000_000  # before the first tick, from where on objects are read: their history has 2 s
@@ -54,6 +54,9 @@ BEFORE_NS, AFTER_NS = 2_600_000_000, 5_600_000_000  # of odometry that a tick ne
 TIME_TOLERANCE_S = 0.15  # by which past or future may be too short: odometry comes every 0.1 s or faster
 PLACE_M = 100.0  # side of a tile of the map
 MAP_DISTANCE_MAX_M = 200.0  # a car further from all lanes is in another frame than they
+AREAS_RADIUS_M = 100.0  # a plan of 4 s gets no further at any limit of a town
+LANE_GAP_M = 0.05  # by which lanes are grown to drivable space: adjacent ones have hairline gaps
+ROUTE_STEP_M = 2.0
 EXPERT_AT = 5 * np.arange(1, 9)  # steps of 0.1 s
 
 
@@ -439,3 +442,28 @@ def path_at(samples: Sequence[OdometrySample], ego: EgoState, at_s: Array) -> Ar
     headings -= round(headings[here] / (2 * np.pi)) * 2 * np.pi
     columns = (poses[:, 0], poses[:, 1], headings)
     return np.stack([np.interp(at_s, times_s, column) for column in columns], axis=-1)
+
+
+def near_polygons(lanelets: LaneletMap, map_from_ego: Array, reach_m: float) -> list[Any]:
+    """Polygons of the lanes for cars within a distance of a pose (3,), map frame."""
+    position = map_from_ego[:2]
+    point = shapely.Point(position)
+    return [part for part in lanelets.road_near(position, reach_m) if shapely.dwithin(part, point, reach_m)]
+
+
+def areas_around(lanelets: LaneletMap | None, map_from_ego: Array, route: Array) -> MapAreas:
+    """Lanes and drivable space within AREAS_RADIUS_M, ego frame; none without a map. The lanes that contain points of
+    the route (L, 3, ego frame) count as on the route. A hole counts as inside."""
+    if lanelets is None:
+        return MapAreas()
+    ego_from_map = geometry.invert(map_from_ego)
+    length_m = float(geometry.arc_lengths(route)[-1])
+    line = shapely.points(geometry.sample(route, np.arange(0.0, length_m, ROUTE_STEP_M))[:, :2])
+    lanes, on_route, roads = [], [], []
+    for polygon in near_polygons(lanelets, map_from_ego, AREAS_RADIUS_M):
+        part = shapely.transform(polygon, lambda points: geometry.transform_points(ego_from_map, points))
+        shapely.prepare(part)
+        lanes.append(geometry.outer_ring(part))
+        on_route.append(bool(shapely.contains(part, line).any()))
+        roads.append(geometry.outer_ring(part.buffer(LANE_GAP_M, join_style="mitre", mitre_limit=2.0)))
+    return MapAreas(tuple(lanes), tuple(on_route), roadblocks=tuple(roads))

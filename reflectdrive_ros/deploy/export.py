@@ -102,17 +102,14 @@ def export(
 ) -> str:
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
-    about: origin of the weights, for the card; `weights` is theirs. sequences: action sequences of a step; None leaves
-    the number free.
-    camera: size of the input images, which the graphs average down; None: the network's own size. golden: the answers
-    of `runtime.network.golden`, with which every start of the graphs is compared. gate: the scores of
-    `bench.accuracy_gate`.
+    about: origin of the weights, for the card; `weights` is their card. sequences: action sequences of a step; None
+    leaves the number free. camera: size of the input images, which the graphs average down; None: the network's own
+    size. golden: the answers of `runtime.network.golden`, with which every start of the graphs is compared. gate: the
+    scores of `bench.accuracy_gate`.
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
-    weights = about.get("weights")
-    weights = weights if isinstance(weights, Mapping) else None  # a caller may give the name alone
-    model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance, weights)
+    model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance, about.get("weights"))
     traced = {"vision_encoder": _trace_vision_encoder(net, camera, sequences)} if net.config.images else {}
     layout = net.config.layout
     count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
@@ -195,7 +192,7 @@ def describe_model(
     trained = card or {}
     width, height = camera or network_size(net)
     averaged = "averages areas down to what the network takes and " if (width, height) != network_size(net) else ""
-    measures = dataclasses.asdict(config)
+    measures, decided = dataclasses.asdict(config), dataclasses.asdict(decoding)
     description = {
         "kind": "token",
         "capabilities": token_capabilities(
@@ -231,17 +228,12 @@ def describe_model(
         },
         "experts": {"prompt": config.transformer.ffn, "action": config.transformer.action_ffn},  # widths of the FFNs
         "layout": dataclasses.asdict(config.layout),
-        "decoding": _describe_decoding(decoding),
+        # number and spacing of the goals are defaults, to which a planner is not bound
+        "decoding": {**decided, "goals": {**decided["goals"], "max_count": decoding.goals.for_search.count}},
         "action_sequences": sequences,
         "config": measures,
     }
     return json.loads(json.dumps(description))  # type: ignore[no-any-return]  # tuples become lists, as a reader sees them
-
-
-def _describe_decoding(decoding: Decoding) -> dict[str, Any]:
-    """The decoding of the graphs; number and spacing of the goals are defaults, to which a planner is not bound."""
-    described = dataclasses.asdict(decoding)
-    return {**described, "goals": {**described["goals"], "max_count": decoding.goals.for_search.count}}
 
 
 def camera_rig(width: int, height: int) -> list[dict[str, Any]]:

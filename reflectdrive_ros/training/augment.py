@@ -82,8 +82,6 @@ def scale_along_path(points: Array, factor: Array) -> Array:
     """Waypoints (N, P, A) moved along their path from the origin to `factor` (N,) times their arc length.
 
     Beyond the end the path is extended straight, with the last heading; before it headings are interpolated.
-
-    Headings are interpolated between the waypoints; beyond the last one they stay.
     """
     path = np.concatenate([np.zeros_like(points[:, :1]), points], axis=1)
     step = np.diff(path, axis=1)

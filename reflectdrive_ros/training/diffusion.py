@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,27 +11,45 @@ from typing import Any, cast
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from rich.console import Console
 from torch import Tensor, nn
 
+from ..core.config import ConfigError
 from ..core.domain import Array
 from ..core.vector_spec import VectorSpec
+from ..data import shards
 from ..data.scene import DrivingScene
 from ..features.vectors import VectorInputs, vector_inputs
+from ..infra.files import lock_folder
+from ..infra.provenance import provenance
+from ..infra.signals import defer_signals
+from ..infra.storage import location
 from ..model.denoiser import checkpoint
 from ..model.denoiser.net import Context, DenoiserNet, DenoiserNetConfig
 from ..planning import denoiser
 from ..planning.ego_future import ego_poses, line_of
 from ..scoring.scorer import SUB_SCORES, score
-from . import data, diffusion_losses, diffusion_rewards, trainer, vector_data
+from . import (
+    data,
+    diffusion_losses,
+    diffusion_rewards,
+    recorded_samples,
+    runs,
+    settings,
+    train_state,
+    trainer,
+    vector_data,
+)
 from . import rewards as rewards_of
 from .diffusion_losses import DiffusionLosses, PlanUpdate, VectorBatch
 from .diffusion_rewards import waypoint_steps
-from .ego_perturbation import perturb_ego
+from .recorded_samples import RECORDED, perturb_ego, tracks_folder
 from .rewards import ScorePool
 from .run_log import RunLog
+from .runs import RunSources, launch_fabric
 from .settings import DiffusionTrainConfig
 from .train_state import Progress
-from .trainer import Clock, TrainingJob
+from .trainer import TrainingJob
 from .validation import ValidationSet, read_validation_set, vector_tensors
 from .vector_data import VectorSet
 
@@ -42,18 +60,80 @@ PERTURB_PROB = 0.5  # share of recorded starts whose ego is displaced, its futur
 PLAN_PAIRS = 24  # of plans sampled around the predicted one per scene, for their rewards
 SAMPLER_STEPS = 10
 VALIDATION_BATCH = 100  # scenes
-
-
 VectorValidation = ValidationSet[VectorInputs]
 
 
-def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Callable[[str], None]) -> VectorValidation:
-    """As `validation.read_validation_set`, of a denoiser."""
+def run(
+    sources: RunSources,
+    config: DiffusionTrainConfig,
+    hold_out: Sequence[str],
+    console: Console,
+    errors: Console,
+) -> int:
+    """Begins or resumes a run; returns its exit code. Raises UserError, OSError.
 
-    def inputs_of(scene: DrivingScene) -> VectorInputs:
-        return vector_inputs(scene.observation(vectors=True), spec)
+    `hold_out`: sites of recordings that are left out.
+    """
+    runs.check_continues(sources.out, config, columns_of(config))
+    for folder in filter(None, (*(each for each in sources.sets if tracks_folder(each) is None), sources.val)):
+        shards.index_of(location(str(folder)))
+    if hold_out and all(tracks_folder(each) is None for each in sources.sets):
+        raise ConfigError(f"--hold-out leaves out recordings, but --train names none: add {RECORDED}")
+    init_from = None if sources.init_from is None else train_state.describe_init_run(sources.init_from)
+    network = settings.DENOISERS[config.network]()
+    if config.reward.weight > 0.0 and not network.spec.ego_frenet:
+        raise ConfigError(
+            "reward.weight is above 0, but the network plans in the ego frame: set it to 0, or network to small"
+        )
+    fabric = launch_fabric(config)
+    console.quiet = errors.quiet = not fabric.is_global_zero
+    with lock_folder(sources.out) if fabric.is_global_zero else nullcontext():
+        with runs.prepare(fabric, errors) as progress:
+            described_sets = [
+                _training_set(each, network.spec, sources, hold_out, errors.print, progress) for each in sources.sets
+            ]
+        sample_sets = [samples for samples, _ in described_sets]
+        scenes = sample_sets[0] if len(sample_sets) == 1 else vector_data.merge(sample_sets, sources.weights)
+        if len(scenes) < config.data.batch:
+            raise ConfigError(
+                f"{sources.sets[0]} holds {len(scenes)} scenes, fewer than data.batch ({config.data.batch})"
+            )
+        limit = config.checkpointing.validation_scenes
+        validation_set = load_validation(sources.val, network.spec, limit, errors.print) if sources.val else None
+        about: dict[str, Any] = {
+            "train": [
+                {**described, "used": len(each), "weight": weight}
+                for (each, described), weight in zip(described_sets, sources.weights, strict=True)
+            ],
+            **provenance(),
+        }
+        if init_from is not None:
+            about["init_from"] = init_from
+        job = DiffusionJob(config, network, scenes, validation_set, sources.out, about, init_from=sources.init_from)
+        runs.check_same_scenes(sources.out, scenes.key, sources.sets[0])
+        columns = columns_of(config)
+        log = RunLog(sources.out, config.data.batch, columns, summary, console, fabric.is_global_zero)
+        scored = ScorePool(None, sources.workers) if config.reward.weight > 0.0 else nullcontext()
+        with scored as pool, defer_signals() as request, log as report:
+            done = train(job, fabric, report, lambda: request.number is not None, pool)
+    return runs.finish(sources, fabric, request.number, done, console)
 
-    return read_validation_set(folder, False, limit, on_damage, inputs_of)
+
+def _training_set(
+    name: str,
+    spec: VectorSpec,
+    sources: RunSources,
+    hold_out: Sequence[str],
+    on_damage: Callable[[str], None],
+    progress: Callable[[int, int], None],
+) -> tuple[VectorSet, dict[str, Any]]:
+    """The samples of one training set, and their description for the card."""
+    recordings = tracks_folder(name)
+    if recordings is not None:
+        samples, about = recorded_samples.recorded_set(recordings, spec, hold_out, progress)
+        return samples, {"folder": recordings.name, **about}
+    folder = location(name)
+    return vector_data.build_vector_set(folder, spec, sources.workers, on_damage, progress), runs.describe_set(folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,16 +192,9 @@ def train(
     fabric: Fabric,
     reporter: RunLog,
     stop: Callable[[], bool],
-    clock: Clock = time.monotonic,
     pool: ScorePool | None = None,
 ) -> Progress:
-    """Trains from the state in `job.out`, or from the start, until the schedule ends or `stop` returns True.
-
-    `pool` scores sampled plans; a job with rewards needs one.
-
-    Raises TrainingError when a loss or gradient is not finite, StateError when the state is another network's, OSError
-    naming a file that cannot be written.
-    """
+    """As `sft.train`, of a denoiser. `pool` scores sampled plans; a job with rewards needs one."""
 
     def make_losses(net: DenoiserNet, generator: torch.Generator) -> DiffusionLosses:
         return DiffusionLosses(net, job.config.loss, job.config.reward.weight)
@@ -144,7 +217,7 @@ def train(
             values += [torch.tensor(value) for value in 100.0 * np.nanmean(scored, axis=0)]
         return torch.stack(values)
 
-    return loop.run(progress, step, columns_of(job.config), stop, clock)
+    return loop.run(progress, step, columns_of(job.config), stop)
 
 
 def plan_update(
@@ -162,17 +235,7 @@ def plan_update(
     rng = np.random.default_rng([job.config.seed, 3, number, rank])
     evaluations = int(rng.integers(SAMPLER_STEPS + 1))
     state = diffusion_rewards.sampler_state(net, context, present, evaluations, SAMPLER_STEPS)
-    changes = diffusion_rewards.plan_changes(
-        state.plan,
-        batch.route_lanes.double().cpu().numpy(),
-        batch.mirrored.cpu().numpy(),
-        batch.standing.cpu().numpy(),
-        job.scenes,
-        batch.indices.cpu().numpy(),
-        pool,
-        rng,
-        PLAN_PAIRS,
-    )
+    changes = diffusion_rewards.plan_changes(state.plan, batch, job.scenes, pool, rng, PLAN_PAIRS)
     device = state.futures.device
     times = torch.full((len(state.futures), 1), state.time, device=device)
     change = torch.as_tensor(changes.change, dtype=torch.float32, device=device)
@@ -185,6 +248,15 @@ def columns_of(config: DiffusionTrainConfig) -> tuple[str, ...]:
 
 
 # --- validation ------------------------------------------------------------------------------------------------------
+
+
+def load_validation(folder: Path, spec: VectorSpec, limit: int, on_damage: Callable[[str], None]) -> VectorValidation:
+    """As `validation.read_validation_set`, of a denoiser."""
+
+    def inputs_of(scene: DrivingScene) -> VectorInputs:
+        return vector_inputs(scene.observation(vectors=True), spec)
+
+    return read_validation_set(folder, False, limit, on_damage, inputs_of)
 
 
 @torch.no_grad()

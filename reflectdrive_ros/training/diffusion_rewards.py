@@ -29,6 +29,7 @@ from ..planning.ego_future import reference_line
 from ..planning.plan_changes import PlanModes, sample_offsets
 from ..scoring.frenet import cartesian_poses
 from ..scoring.scorer import WAYPOINT_TIMES_S
+from .diffusion_losses import VectorBatch
 from .rewards import COLUMNS, PlansOfScene, ScorePool
 from .vector_data import VectorSet
 
@@ -83,43 +84,28 @@ def batch_predict(net: DenoiserNet, context: Context, present: Tensor) -> denois
 
 
 def plan_changes(
-    plans: Array,
-    route_lanes: Array,
-    mirrored: Array,
-    standing: Array,
-    scenes: VectorSet,
-    indices: Array,
-    pool: ScorePool,
-    rng: np.random.Generator,
-    pairs: int,
-    modes: PlanModes = DENOISER_MODES,
+    plans: Array, batch: VectorBatch, scenes: VectorSet, pool: ScorePool, rng: np.random.Generator, pairs: int
 ) -> PlanChanges:
-    """Samples and scores plans around plans (B, T, 3), Frenet coordinates of the lines of route_lanes (B, R, P, 12).
+    """Samples and scores plans around plans (B, T, 3) of a batch of `scenes`, Frenet coordinates of its routes.
 
-    mirrored: (B,) bool, scenes whose inputs are mirrored. standing: (B,) bool, scenes whose ego stands. indices: (B,)
-    samples of `scenes`. Raises SetError for a scene that cannot be scored.
+    Raises SetError for a scene that cannot be scored.
     """
-    spec = scenes.spec
-    count = len(plans)
-    changes = sampled_changes(plans, rng, pairs, spec.future_dt_s, modes)  # (B, K, T, 3)
+    spec, count = scenes.spec, len(plans)
+    route_lanes = batch.route_lanes.double().cpu().numpy()
+    changes = sampled_changes(plans, rng, pairs, spec.future_dt_s)  # (B, K, T, 3)
     sampled = np.concatenate([plans[:, None], plans[:, None] + changes, plans[:, None] - changes], axis=1)
     sampled[..., 0] = np.maximum.accumulate(np.maximum(sampled[..., 0], 0.0), axis=2)  # no car reverses
     instants = waypoint_steps(spec)
-    scene_by_row = {row: scenes.scene_of(index) for row, index in enumerate(indices.tolist())}
-    tasks = [
-        PlansOfScene(
-            row,
-            *scene,
-            True,
-            _in_scene(sampled[row][:, instants], route_lanes[row], bool(mirrored[row]), spec),
-            bool(standing[row]),
-        )
-        for row, scene in scene_by_row.items()
-        if scene is not None
-    ]
+    tasks = []
+    each_scene = zip(batch.indices.tolist(), batch.mirrored.tolist(), batch.standing.tolist(), strict=True)
+    for row, (index, mirrored, standing) in enumerate(each_scene):
+        scene = scenes.scene_of(index)
+        if scene is not None:
+            poses = _in_scene(sampled[row][:, instants], route_lanes[row], mirrored, spec)
+            tasks.append(PlansOfScene(row, *scene, True, poses, standing))
     rewards = np.full((count, 1 + 2 * changes.shape[1], len(COLUMNS)), np.nan)
-    rows = [row for row, scene in scene_by_row.items() if scene is not None]
-    rewards[rows] = pool.score(tasks) if tasks else rewards[rows]
+    if tasks:
+        rewards[[task.row for task in tasks]] = pool.score(tasks)
     ahead, back = np.split(rewards[:, 1:, 0], 2, axis=1)
     advantages = np.nan_to_num(0.5 * (ahead - back))
     mean = np.einsum("bk,bktc->btc", advantages, changes) / changes.shape[1]
@@ -133,12 +119,10 @@ def waypoint_steps(spec: VectorSpec) -> Array:
     return np.asarray(np.rint(WAYPOINT_TIMES_S / spec.future_dt_s).astype(int) - 1)
 
 
-def sampled_changes(
-    plans: Array, rng: np.random.Generator, pairs: int, dt_s: float, modes: PlanModes = DENOISER_MODES
-) -> Array:
+def sampled_changes(plans: Array, rng: np.random.Generator, pairs: int, dt_s: float) -> Array:
     """(B, K, T, 3) random smooth changes of plans (B, T, 3) along and lateral to the route (`plan_changes`), and of the
     headings with them."""
-    forward, left = sample_offsets(plans.shape[0], pairs, plans.shape[1], rng, modes)
+    forward, left = sample_offsets(plans.shape[0], pairs, plans.shape[1], rng, DENOISER_MODES)
     speed = np.maximum(np.gradient(plans[..., 0], dt_s, axis=1), MIN_SPEED_MPS)
     turn = np.gradient(left, dt_s, axis=-1) / speed[:, None]
     return np.stack([forward, left, turn], axis=-1)

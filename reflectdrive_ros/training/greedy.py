@@ -1,20 +1,25 @@
-"""Greedy drafts of a batch in training: states before and after each round."""
+"""Plans of a batch in training: greedy drafts, with the states before and after each round, and smooth variants."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.domain import Array
 from ..core.recipe_config import DriveFineConfig
 from ..core.tokens import Round, TokenLayout, decoding_rounds
 from ..model.layers import KeysValues
 from ..model.token import ops, rollout
 from ..model.token.net import TokenNet
 from ..model.token.ops import EditRules, GoalRules
+from ..planning.critique import VARIANT_MODES
+from ..planning.plan_changes import change_actions, sample_offsets
 from .losses import Batch, prompt_keys_values
-from .self_drafts import ROUNDS
+
+ROUNDS = 3  # of drafts in training, as in a full frame
 
 
 class GreedyPlans(NamedTuple):
@@ -44,7 +49,7 @@ def decode_greedily(
 ) -> GreedyPlans:
     """The drafts of a full frame to so many goals, in `draft_rounds`: to the most probable goals or, with a generator,
     to the most probable one and others at random."""
-    layout, keys_values = net.config.layout, prompt_keys_values(net, batch, True)
+    layout, keys_values = net.config.layout, prompt_keys_values(net, batch)
     prefilled = rollout.prefill_sequences_cached(net, keys_values, batch.route, rules)
     first, valid = prefilled.actions, prefilled.valid
     if generator is not None:
@@ -58,3 +63,9 @@ def decode_greedily(
     )
     states = torch.stack([first, *(each.actions for each in outputs)], 1)
     return GreedyPlans(states, first[..., list(layout.goal)], valid, keys_values)
+
+
+def variants(plans: Array, pairs: int, layout: TokenLayout, rng: np.random.Generator) -> Array:
+    """(B, 2 pairs, T) smooth variants of plans (B, T), in opposite pairs."""
+    offsets = sample_offsets(len(plans), pairs, layout.points, rng, VARIANT_MODES)
+    return np.concatenate([change_actions(plans, each, layout) for each in (offsets, offsets.opposite)], axis=1)

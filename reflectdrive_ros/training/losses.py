@@ -12,8 +12,8 @@ expected driving score of the goal choice, over K goals weighted by the network'
 L_goal_value is the sum of three terms for goals that are each encoded in a sequence of their own: 1 minus the expected
 score of the reweighted choice, the cross-entropy of the goal value, and that of a head that predicts the sub-scores
 (SubScoreHead). Both are not in the paper. L_field is the cost of cells off the road, -log(1 - p_i q_j) C_ij summed over
-the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image patches
-(ground_head.py) and of a BEV grid (bev_head.py). All are means over scenes and sequences.
+the cells and waypoints of a sequence. L_aux is not in the paper: occupancy of the ground behind image patches and of a
+BEV grid (perception_heads.py). All are means over scenes and sequences.
 
 A scene without a map has no L_field and no road in L_aux, one without objects no occupancy in it.
 """
@@ -34,8 +34,7 @@ from ..model.scene_encoder import VectorTensors
 from ..model.token import ops
 from ..model.token.net import PackedOutput, PromptInputs, TokenNet
 from ..scoring.scorer import SUB_SCORES
-from .bev_head import BevHead
-from .ground_head import GroundHead
+from .perception_heads import BevHead, GroundHead
 from .settings import LossConfig
 
 SERIES_TERMS = 8  # powers of p q that are summed for every cell
@@ -109,14 +108,13 @@ def is_action_parameter(name: str) -> bool:
     return name.startswith(ACTION_PARAMETERS) or ".action_mlp." in name
 
 
-def prompt_keys_values(net: TokenNet, batch: Batch, fixed: bool) -> tuple[KeysValues, ...]:
-    """The KV cache of the prompts of a batch: that of the set or, where it has none, encoded here; `fixed`: without a
-    gradient."""
+def prompt_keys_values(net: TokenNet, batch: Batch) -> tuple[KeysValues, ...]:
+    """The KV cache of the prompts of a batch, without a gradient: that of the set, else encoded here."""
     if batch.has_cache:
         device = batch.keys_values.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else torch.float32
         return tuple((layer[:, 0], layer[:, 1]) for layer in batch.keys_values.to(dtype).unbind(1))
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not fixed):
+    with torch.no_grad():
         return net.encode(net.prompt(batch.inputs))
 
 
@@ -167,7 +165,7 @@ class Losses(nn.Module):
     def outputs(self, batch: Batch, sequences: Tensor) -> PackedOutput:
         """Of sequences (B, R, T) of the scenes."""
         if batch.has_cache:
-            return self.net.forward_cached(sequences, prompt_keys_values(self.net, batch, True), batch.route)
+            return self.net.forward_cached(sequences, prompt_keys_values(self.net, batch), batch.route)
         if self.fixed_prompt:
             with torch.no_grad():
                 prompt = self.net.prompt(batch.inputs)

@@ -124,7 +124,7 @@ def collect(
         up, down = (change_actions(plans[:, 0].numpy(), each, layout) for each in (offsets, offsets.opposite))
         scores = pool.score(*batch.scenes, np.concatenate([up, down], axis=1))[..., 0]
         gains = 0.5 * (scores[:, :PAIRS] - scores[:, PAIRS:])  # (B, K)
-        hidden = net.hidden(plans[:, :1], prompt_keys_values(net, batch, True))[:, 0]
+        hidden = net.hidden(plans[:, :1], prompt_keys_values(net, batch))[:, 0]
         half = hidden.shape[1] // 2
         finished = torch.cat([hidden[:, :half].mean(1), hidden[:, half:].mean(1), hidden[:, -2], hidden[:, -1]], 1)
         tokens = net.encode_images(batch.images).flatten(1) if net.config.images else finished[:, :0]

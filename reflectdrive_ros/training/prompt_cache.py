@@ -106,12 +106,7 @@ def build_prompt_cache(
     device: torch.device,
     progress: Callable[[int, int], None],
 ) -> PromptCache:
-    """The prompts of a set of `count` scenes: read where they are stored, else encoded by `net` and stored.
-
-    batches: the set once, BATCH scenes each, augmented by a DataConfig with AUGMENTATION; what the last one has beyond
-    the set is left out.
-    Raises OSError naming a file that cannot be written.
-    """
+    """As `compute_once`, prompts encoded by `net`, of batches that are augmented by a DataConfig with AUGMENTATION."""
     rest = file.with_suffix(".rest.npz")  # written last: where it is there, both are whole
     if not rest.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

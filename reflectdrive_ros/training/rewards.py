@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,21 +51,10 @@ class PlansOfScene(NamedTuple):
     critiques: bool = False  # whether their critiques are returned instead of their scores
 
 
-class Scorer(Protocol):
-    """Scores plans of one scene."""
-
-    def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
-        """(M, 6) float32 COLUMNS, 0 to 1."""
-        ...
-
-
-@dataclass(frozen=True)
-class PoseScorer:
-    """Scores plans of poses (M, 8, 3) at 0.5 .. 4 s, ego frame, in recorded scenes."""
-
-    def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
-        card = score(scene.scored(), plans)
-        return np.stack([getattr(card, name) for name in COLUMNS], axis=-1).astype(np.float32)
+def score_poses(scene: DrivingScene, poses: Array) -> Array:
+    """(M, 6) float32 COLUMNS, 0 to 1, of poses (M, 8, 3) at 0.5 .. 4 s, ego frame."""
+    card = score(scene.scored(), poses)
+    return np.stack([getattr(card, name) for name in COLUMNS], axis=-1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -75,7 +64,8 @@ class PlanScorer:
     layout: TokenLayout
 
     def __call__(self, scene: DrivingScene, plans: Array, with_route: bool) -> Array:
-        return PoseScorer()(scene, self.sent_poses(scene, plans, with_route), with_route)
+        """(M, 6) float32 COLUMNS, 0 to 1, of plans (M, T)."""
+        return score_poses(scene, self.sent_poses(scene, plans, with_route))
 
     def critique(self, scene: DrivingScene, plans: Array) -> Array:
         """(M, P, channels) `planning.critique` of plans (M, T), with the agents as forecast and the road of the map."""
@@ -102,7 +92,8 @@ class PlanScorer:
 class ScorePool:
     """Worker processes that score plans. A context manager; leaving it ends the processes."""
 
-    def __init__(self, scorer: Scorer, workers: Workers) -> None:
+    def __init__(self, scorer: PlanScorer | None, workers: Workers) -> None:
+        """`scorer`: of token plans; None: of poses."""
         worker_count = workers if isinstance(workers, int) else CLUSTER_WORKERS
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         work = _Work(scorer, KeptScenes(int(MEMORY_SHARE * memory / SCENE_BYTES / max(worker_count, 1))))
@@ -189,15 +180,16 @@ class KeptScenes:
 class _Work:
     """The work of a process; its scenes stay there from task to task."""
 
-    scorer: Scorer
+    scorer: PlanScorer | None
     scenes: KeptScenes
 
     def __call__(self, task: PlansOfScene, report: Callable[[Any], None]) -> Array:
         scene = self.scenes.read(task.shard, task.name)
         if task.standing:
             scene = replace(scene, ego=replace(scene.ego, speed_mps=0.0, acceleration_mps2=0.0, yaw_rate_rps=0.0))
+        if self.scorer is None:
+            return score_poses(scene, task.plans)
         if task.critiques:
-            assert isinstance(self.scorer, PlanScorer)
             return self.scorer.critique(scene, task.plans)
         return self.scorer(scene, task.plans, task.with_route)
 

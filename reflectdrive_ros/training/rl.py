@@ -17,7 +17,6 @@ draft. The supervised losses of the expert's plan are an anchor. A layout withou
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,17 +30,16 @@ from ..model.token import ops
 from ..model.token.net import TokenNet
 from ..model.token.ops import GoalRules
 from . import trainer
-from .edit_candidates import variants
-from .greedy import GreedyPlans, decode_greedily
+from .greedy import GreedyPlans, decode_greedily, variants
 from .losses import Batch, Losses, choice_loss, distinct_plans, expected_goal_loss, plan_log_probs
 from .rewards import COLUMNS as REWARDS
 from .rewards import RewardPool
 from .run_log import RunLog
 from .settings import LossConfig, RlConfig, RlTrainConfig
-from .token_job import TokenJob
 from .train_state import Progress
-from .trainer import Clock
+from .trainer import TrainingJob
 
+RULES = GoalRules().for_search
 METRICS = ("draft", "decision", "anchor")
 PANEL = (*(f"reward_{name}" for name in REWARDS), "best")
 COLUMNS = ("loss", *METRICS, *PANEL, "norm")  # of the log
@@ -60,20 +58,18 @@ class ScoredPlans:
 
 
 def train(
-    job: TokenJob,
+    job: TrainingJob,
     fabric: Fabric,
     reporter: RunLog,
     rewards: RewardPool,
     stop: Callable[[], bool],
-    clock: Clock = time.monotonic,
 ) -> Progress:
     """As `sft.train`, by reward. `job.config` is an RlTrainConfig, `job.init_from` the network to begin with."""
     config = job.config
     assert isinstance(config, RlTrainConfig)
-    rules = job.decoding.goals.for_search
 
     def make_losses(net: TokenNet, generator: torch.Generator) -> Losses:
-        return ScoreLosses(net, config.loss, config.rl, rules, generator, config.optimizer.trained)
+        return ScoreLosses(net, config.loss, config.rl, generator, config.optimizer.trained)
 
     loop, progress = trainer.begin(job, fabric, reporter, make_losses)
 
@@ -82,13 +78,13 @@ def train(
         rng = np.random.default_rng([config.seed, 6, step, fabric.global_rank])
         with fabric.autocast():
             generator = torch.Generator().manual_seed(int(rng.integers(2**31)))
-            greedy = decode_greedily(loop.net, batch, rules, config.rl.goals, generator)
+            greedy = decode_greedily(loop.net, batch, RULES, config.rl.goals, generator)
         scored, panel = score_plans(batch, greedy, rewards, config.rl.variants, job.network.layout, rng)
         losses = loop.model(batch, scored)
         norm = loop.update(losses, batch, step, {"states": scored.states})
         return torch.stack([*(losses[name].detach().float() for name in ("loss", *METRICS)), *panel, norm])
 
-    return loop.run(progress, train_step, COLUMNS, stop, clock)
+    return loop.run(progress, train_step, COLUMNS, stop)
 
 
 def score_plans(
@@ -119,12 +115,11 @@ class ScoreLosses(Losses):
         net: TokenNet,
         weights: LossConfig,
         config: RlConfig,
-        rules: GoalRules,
         generator: torch.Generator,
         trained: str = "all",
     ) -> None:
         super().__init__(net, weights, generator, trained)
-        self.config, self.rules = config, rules
+        self.config = config
 
     def forward(self, batch: Batch, scored: ScoredPlans) -> dict[str, Tensor]:  # type: ignore[override]
         """Scalars `loss` and METRICS."""
@@ -143,7 +138,7 @@ class ScoreLosses(Losses):
         if layout.goal:
             of_draft = of_draft + self.goal_log_probs(out, scored.plans[..., list(layout.goal)])
             value = net.goal_value(out.hidden[:, first + drafts :])
-            choice = self.goal_log_probs(out, scored.goals) + self.rules.value_power * value
+            choice = self.goal_log_probs(out, scored.goals) + RULES.value_power * value
             choice = torch.where(scored.valid, choice, ops.EXCLUDED)
             losses["decision"] = expected_goal_loss(choice, scored.goal_reward)
         losses["draft"] = choice_loss(of_draft, distinct_plans(scored.plans), scored.score)

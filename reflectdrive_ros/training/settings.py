@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from ..core.config import ConfigError, override_from_file, setting
+from ..core.config import ConfigError, setting
 from ..features import images as features
 from ..model.denoiser import net as denoiser_net
 from ..model.denoiser.net import DenoiserNetConfig
@@ -21,7 +20,6 @@ from ..model.token.net import (
     small_config,
 )
 
-Config = TypeVar("Config", bound="TrainConfig | DiffusionTrainConfig")
 NETWORKS: Mapping[str, Callable[[], TokenNetConfig]] = {
     "small": lambda: small_config(features.WORDS),
     "base": lambda: base_config(features.WORDS),
@@ -168,6 +166,7 @@ class TrainConfig:
     checkpointing: CheckpointingConfig = field(default_factory=CheckpointingConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
     weight_decay: ClassVar[float] = 0.05  # of matrices; vectors and tables of tokens have none
+    trains_prompt: ClassVar[bool] = True  # unless optimizer.trained is actions
 
     def __post_init__(self) -> None:
         check_choices(
@@ -181,7 +180,7 @@ class TrainConfig:
                 f"data.masked_actions is {self.data.masked_actions}, but data.masking complementary takes pairs: set "
                 "it to an even number"
             )
-        if self.data.prompt_cache and not self.has_fixed_prompt:
+        if self.data.prompt_cache and self.trains_prompt and self.optimizer.trained != "actions":
             raise ConfigError(
                 f"data.prompt_cache is true, but prompts are trained (optimizer.trained is {self.optimizer.trained}): "
                 "set it to false, or optimizer.trained to actions"
@@ -204,11 +203,6 @@ class TrainConfig:
                 "no loss in its pretraining; "
                 "set optimizer.vision_pretrain_fraction to 0"
             )
-
-    @property
-    def has_fixed_prompt(self) -> bool:
-        """Whether no trained parameter touches the prompt."""
-        return self.optimizer.trained == "actions"
 
 
 @dataclass(frozen=True)
@@ -258,6 +252,7 @@ class RefineTrainConfig(TrainConfig):
         default_factory=lambda: OptimizerConfig(learning_rate=5e-4, vision_pretrain_fraction=0.0, ema_decay=0.99)
     )
     weight_decay: ClassVar[float] = 0.0  # the expert is a copy of trained layers
+    trains_prompt: ClassVar[bool] = False
     refine: RefineLossConfig = field(default_factory=RefineLossConfig)
 
     def __post_init__(self) -> None:
@@ -269,10 +264,6 @@ class RefineTrainConfig(TrainConfig):
             raise ConfigError("data.prompt_cache must be true in train refine: its plans are drafted once")
         if self.optimizer.vision_pretrain_fraction:
             raise ConfigError("optimizer.vision_pretrain_fraction must be 0 in train refine: set it to 0")
-
-    @property
-    def has_fixed_prompt(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -327,12 +318,6 @@ class DiffusionTrainConfig:
             raise ConfigError(
                 "data.standing_share is above 0 and reward.weight is 0: set it to 0, or the weight above 0"
             )
-
-
-def read(path: Path, defaults: Config) -> Config:
-    """The settings in a YAML file over the defaults. Raises ConfigError for a file that cannot be used."""
-    config: Config = override_from_file(defaults, path)
-    return config
 
 
 RESUMABLE_SECTIONS = (

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from lightning_fabric import Fabric
 from rich.console import Console
+from torch import nn
 
 from ..core.config import ConfigError
 from ..core.domain import Array
@@ -21,11 +23,12 @@ from ..infra.files import lock_folder
 from ..infra.provenance import provenance
 from ..infra.signals import defer_signals
 from ..infra.storage import location
-from ..model.token.net import TokenNetConfig
-from ..model.token.rollout import default_decoding
+from ..model import checkpoint, pretrained
+from ..model.checkpoint import weight_capabilities
+from ..model.token.net import TokenNet, TokenNetConfig
 from ..planning.critique import CRITIQUE_CHANNELS
+from . import goal_scores as goal_scores_of
 from . import (
-    edit_candidates,
     prompt_cache,
     refine,
     rewards,
@@ -37,19 +40,36 @@ from . import (
     validation,
     vector_data,
 )
-from . import goal_scores as goal_scores_of
 from .data import Source, VectorRows, batches, shape_of, unknown_sentences, with_vectors
-from .edit_candidates import EditCandidates
-from .fabric import launch_fabric
 from .goal_scores import GoalScores
+from .losses import Batch
 from .prompt_cache import PromptCache
+from .refine import EditCandidates
 from .rewards import PlanScorer, RewardPool
 from .run_log import RunLog
-from .runs import RunSources, prepare
+from .runs import RunSources, launch_fabric, prepare
 from .settings import RefineTrainConfig, RlTrainConfig, TrainConfig
-from .token_job import PretrainedPaths, TokenJob
 from .train_state import StateError
+from .trainer import TrainingJob
 from .validation import ValidationSet
+
+
+@dataclass(frozen=True)
+class PretrainedPaths:
+    """Folders of public weights that initialise a new run's network."""
+
+    language: Path | None = None  # a Qwen3
+    vision: Path | None = None  # a SigLIP2
+    scene: Path | None = None  # a denoiser
+
+    def fill(self, net: TokenNet) -> None:
+        """Raises CheckpointError for weights of other shapes."""
+        if self.language is not None:
+            pretrained.load_qwen3(net, self.language)
+        if self.vision is not None:
+            pretrained.load_siglip(net, self.vision)
+        if self.scene is not None:
+            pretrained.load_scene_encoder(net, self.scene)
 
 
 def train(
@@ -112,7 +132,6 @@ def train(
             validation_set,
             sources.out,
             about,
-            default_decoding(network.layout),
             init_from=init_from,
             pretrained_paths=pretrained_paths,
             goal_scores=run.goal_scores(),
@@ -122,6 +141,53 @@ def train(
         )
         runs.check_same_scenes(sources.out, scenes.key, folders[0].name)
         return run.train(job, console)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenJob(TrainingJob):
+    """Of a token network: supervised, by reward, or of its expert."""
+
+    config: TrainConfig
+    network: TokenNetConfig
+    scenes: CachedSet
+    validation_set: ValidationSet[ModelInputs] | None
+    pretrained_paths: PretrainedPaths = PretrainedPaths()
+    goal_scores: GoalScores | None = None  # of goals of the scenes
+    prompts: PromptCache | None = None  # of the scenes
+    targets: Array | None = None  # plans of a teacher in the scenes of `prompts`
+    vectors: VectorRows | None = None  # of the scenes, for a network that reads them
+
+    def make_net(self, generator: torch.Generator, fresh: bool) -> TokenNet:
+        net = TokenNet(self.network)
+        net.initialise(generator)
+        if fresh:
+            self.pretrained_paths.fill(net)
+        return net
+
+    def batches(self, first: int, rank: int, ranks: int) -> Generator[Batch]:
+        config = self.config
+        source = Source(
+            self.scenes,
+            config.data,
+            self.network.layout,
+            config.seed,
+            self.goal_scores,
+            self.prompts,
+            self.targets,
+            vectors=self.vectors if self.prompts is None else None,  # cached prompts hold them
+        )
+        return batches(source, first, rank, ranks)
+
+    def validate(self, net: nn.Module, device: torch.device) -> dict[str, float]:
+        assert self.validation_set is not None
+        return validation.validate(cast(TokenNet, net), self.validation_set, device)
+
+    def save_weights(self, net: nn.Module, path: Path, about: Mapping[str, Any]) -> None:
+        capabilities = weight_capabilities(self.network, self.config.data.camera_dropout > 0.0)
+        base = None  # whole weights
+        if isinstance(self.config, RefineTrainConfig) and self.init_from is not None:
+            base = checkpoint.base_of(self.init_from / train_state.WEIGHTS)
+        train_state.save_weights(cast(TokenNet, net), path, {**about, "capabilities": capabilities}, base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,10 +322,10 @@ class _Run:
         net = train_state.initial_network(self.network, job.init_from, config.seed).to(fabric.device)
         once_batches = partial(batches, self._unaugmented(job.scenes, job.vectors, prompts), 0, 0, 1)
         about = {"variants": variants, "precision": config.device.precision}
-        file, count = edit_candidates.candidates_file(prompts.file, net, about), len(job.scenes)
+        file, count = refine.candidates_file(prompts.file, net, about), len(job.scenes)
         preparation = prepare(fabric, self.errors, "drafting and scoring plans of scenes")
         with preparation as progress, fabric.autocast(), self._reward_pool(job) as pool:
-            return edit_candidates.build_candidates(file, count, once_batches, net, pool, variants, progress)
+            return refine.build_candidates(file, count, once_batches, net, pool, variants, progress)
 
     def _unaugmented(self, scenes: CachedSet, vectors: VectorRows | None, prompts: PromptCache | None = None) -> Source:
         """The scenes with the augmentation of cached prompts, the same in every pass."""

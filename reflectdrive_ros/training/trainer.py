@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -25,12 +26,16 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ..infra.errors import UserError
-from . import schedule, train_state
+from . import train_state
 from .run_log import RunLog
+from .settings import OptimizerConfig, ScheduleConfig
 from .train_state import Progress
 
 ADAM_BETA2 = 0.98
 GRADIENT_NORM_MAX = 1.0  # a larger gradient is scaled to it
+WARMUP_FRACTION = 0.03  # of each part of a run: vision pretraining, then full training
+FINAL_LR_FRACTION = 0.02  # of the learning rate, at the end of each part
+FIRST_STEPS = 50  # a warm-up by the clock is no shorter than this
 NONFINITE_BATCH = "bad_batch.npz"
 FIRST_ROWS = (1, 2, 5, 10)  # steps with a row of the log, where they come before the first `log_steps`
 TABLES = ("camera", "instant", "slot", "route_position", "queries")  # learned tokens that are no nn.Embedding
@@ -141,17 +146,17 @@ class Trainer:
         early_rows = [step for step in FIRST_ROWS if step < checkpointing.log_steps]
         with closing(self.job.batches(progress.step, self.fabric.global_rank, self.fabric.world_size)) as batches:
             for batch in batches:
-                at = schedule.progress(config.schedule, progress.step, progress.elapsed_s)
+                at = schedule_progress(config.schedule, progress.step, progress.elapsed_s)
                 halted = self._agreed(stop())
                 if at >= 1.0 or halted:
                     break
-                rate = schedule.learning_rate(config.optimizer, at, progress.step)
+                rate = learning_rate(config.optimizer, at, progress.step)
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
                 sums.append(step(batch.to(self.fabric.device), progress.step, at))
                 elapsed_s = self._agreed(clock() - began)
                 progress = replace(progress, step=progress.step + 1, elapsed_s=elapsed_s)
-                at = schedule.progress(config.schedule, progress.step, elapsed_s)
+                at = schedule_progress(config.schedule, progress.step, elapsed_s)
                 self.reporter.step(progress, at)
                 whole_row = progress.step % checkpointing.log_steps == 0
                 if whole_row or progress.step in early_rows:
@@ -260,3 +265,31 @@ def _groups(losses: nn.Module, decay: float) -> Sequence[dict[str, Any]]:
         plain = parameter.dim() < 2 or id(parameter) in tables or name.rpartition(".")[2] in TABLES
         (free if plain else bound).append(parameter)
     return [{"params": bound, "weight_decay": decay}, {"params": free, "weight_decay": 0.0}]
+
+
+# --- the schedule -----------------------------------------------------------------------------------------------------
+
+
+def schedule_progress(config: ScheduleConfig, step: int, elapsed_s: float) -> float:
+    """0 at the beginning, 1 at the end; a run of so many minutes ends when they are over, however slow the machine."""
+    if config.minutes > 0.0:
+        return min(1.0, elapsed_s / (60.0 * config.minutes))
+    return min(1.0, step / config.steps)
+
+
+def vision_only(config: OptimizerConfig, at: float) -> bool:
+    """Whether only the vision encoder is trained."""
+    return at < config.vision_pretrain_fraction
+
+
+def learning_rate(config: OptimizerConfig, at: float, step: int) -> float:
+    """In each part of the run a straight rise over the warm-up, then half a cosine down to the final share."""
+    start, ended = (
+        (0.0, config.vision_pretrain_fraction) if vision_only(config, at) else (config.vision_pretrain_fraction, 1.0)
+    )
+    at = (at - start) / max(ended - start, 1e-9)
+    if at < WARMUP_FRACTION:
+        return config.learning_rate * min((step + 1) / FIRST_STEPS, max(at, 1e-3) / WARMUP_FRACTION)
+    along = (at - WARMUP_FRACTION) / (1.0 - WARMUP_FRACTION)
+    falling = FINAL_LR_FRACTION + (1.0 - FINAL_LR_FRACTION) * 0.5 * (1.0 + math.cos(math.pi * along))
+    return config.learning_rate * min((step + 1) / FIRST_STEPS, 1.0) * falling

@@ -24,7 +24,6 @@ from ..features.vectors import VectorInputs
 from ..model.scene_encoder import VectorTensors
 from ..model.token import ops, rollout
 from ..model.token.net import PromptInputs, TokenNet
-from ..model.token.rollout import Decoding
 from ..planning.ego_future import reference_line
 from ..planning.postprocess.waypoints import postprocess, token_headings, waypoint_poses
 from ..scoring.frenet import FrenetFrame, points_in_ego_frame
@@ -103,9 +102,7 @@ def _critiques(scenes: Sequence[DrivingScene], scorer: PlanScorer, plans: torch.
 
 
 @torch.no_grad()
-def validate(
-    net: TokenNet, dataset: ValidationSet[ModelInputs], decoding: Decoding, device: torch.device
-) -> dict[str, float]:
+def validate(net: TokenNet, dataset: ValidationSet[ModelInputs], device: torch.device) -> dict[str, float]:
     """Means over the scenes: PDMS and its sub-scores in percent, errors in metres, tokens in percent.
 
     DAC is over scenes with a map, NC and TTC over scenes with known objects, PDMS over those with both; each is absent
@@ -115,6 +112,7 @@ def validate(
     of the best of all goals' plans; `token_accuracy` is that of the other tokens given the expert's goal.
     """
     layout = net.config.layout
+    decoding = rollout.default_decoding(layout)
     free, drafted = list(layout.free), len(decoding.rounds(layout)) - decoding.edit_rounds
     rows: dict[str, list[float]] = {}
     for begin in range(0, len(dataset.scenes), BATCH_SCENES):

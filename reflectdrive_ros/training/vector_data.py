@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -64,12 +64,7 @@ def sample_shapes(spec: VectorSpec) -> dict[str, tuple[int, ...]]:
     }
 
 
-@dataclass(frozen=True, eq=False)
-class ShardNames:
-    """The scenes of the samples of one shard."""
-
-    shard: Path | None = None  # None: recorded traffic
-    names: Array = field(default_factory=lambda: np.zeros(0, NAME_DTYPE))  # (n,) bytes
+ShardNames = tuple[Path, Array]  # a shard, and the names (n,) of the scenes of its samples, bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +77,7 @@ class VectorSet:
     weights: Array  # (N,) relative frequency of each sample
     spec: VectorSpec
     key: str  # of the samples
-    scenes: tuple[ShardNames, ...]  # per shard; empty ones have no scene that plans can be scored in
+    scenes: tuple[ShardNames | None, ...]  # per shard; None: recorded traffic, which plans cannot be scored in
 
     def __len__(self) -> int:
         return len(self.location)
@@ -90,8 +85,8 @@ class VectorSet:
     def scene_of(self, index: int) -> tuple[Path, str] | None:
         """Shard and name of the scene of a sample; None of recorded traffic."""
         shard, row = self.location[index].tolist()
-        names = self.scenes[shard]
-        return None if names.shard is None else (names.shard, names.names[row].decode())
+        scenes = self.scenes[shard]
+        return None if scenes is None else (scenes[0], scenes[1][row].decode())
 
     def arrays(self, indices: Array) -> dict[str, Array]:
         """Samples (B,) as arrays by name, with a leading axis."""
@@ -137,22 +132,21 @@ def build_vector_set(
     write = partial(_write_shard, folder, home, spec=spec)
     notes = write_missing(folder, home, "npy", write, workers, on_damage, progress)
     rows = tuple(np.load(cache_file(home, note, "npy"), mmap_mode="r", allow_pickle=False) for note in notes)
-    names = tuple(
-        ShardNames(folder / note.file, np.load(cache_file(home, note, NAMES), allow_pickle=False)) for note in notes
-    )
-    return set_of_rows(rows, spec, "".join([key, *(note.sha256 for note in notes)]), recorded=False, scenes=names)
+    scenes = tuple((folder / note.file, np.load(cache_file(home, note, NAMES), allow_pickle=False)) for note in notes)
+    return set_of_rows(rows, spec, "".join([key, *(note.sha256 for note in notes)]), scenes)
 
 
 def set_of_rows(
-    rows: tuple[Array, ...], spec: VectorSpec, key: str, recorded: bool, scenes: tuple[ShardNames, ...] | None = None
+    rows: tuple[Array, ...], spec: VectorSpec, key: str, scenes: tuple[ShardNames, ...] | None
 ) -> VectorSet:
-    """A set of tables (n, columns); all samples are used equally often. `scenes`: of each table, if there are any."""
+    """A set of tables (n, columns); all samples are used equally often. `scenes`: of each table; None: of recorded
+    traffic."""
     locations = [np.stack([np.full(len(each), k), np.arange(len(each))], axis=1) for k, each in enumerate(rows)]
     location = np.concatenate(locations)
     count = len(location)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    weights, named = np.full(count, 1.0 / count), scenes or (ShardNames(),) * len(rows)
-    return VectorSet(rows, location, np.full(count, recorded), weights, spec, digest, named)
+    weights, recorded = np.full(count, 1.0 / count), np.full(count, scenes is None)
+    return VectorSet(rows, location, recorded, weights, spec, digest, scenes or (None,) * len(rows))
 
 
 def format_key(spec: VectorSpec) -> str:
