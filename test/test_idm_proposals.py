@@ -12,7 +12,7 @@ from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.domain import LightState, TrafficLights
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.generators import idm_proposals
-from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 
 WIDE_ROAD = strip_grid(6.0)
 SHARES, OFFSETS_M = idm_proposals.TARGET_SHARES, idm_proposals.LATERAL_OFFSETS_M
@@ -171,10 +171,3 @@ def test_the_same_scene_gives_the_same_bits():
     np.testing.assert_array_equal(one.points, other.points)
     for first, second in zip(one.trajectories, other.trajectories, strict=True):
         np.testing.assert_array_equal(first.poses, second.poses)
-
-
-def test_no_route_is_a_sentence():
-    with pytest.raises(PlanningError, match="the route is empty"):
-        proposed(observation(route=np.zeros((0, 3))))
-    with pytest.raises(PlanningError, match="80 m away"):
-        proposed(observation(route=straight_route(left=80.0)))
