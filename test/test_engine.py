@@ -282,11 +282,6 @@ def test_an_input_that_was_not_used_as_it_came_is_noted_and_driven_with(learned,
     assert any(note in sentence for sentence in report.notes), report.notes
 
 
-@pytest.mark.parametrize("size", [(1, 1), (7, 4000), (2160, 3840)])
-def test_images_of_any_size_are_driven_with(learned, size):
-    assert learned.step(camera_observation(cameras=camera_images(2, size))).verdict is Verdict.OK
-
-
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [

@@ -24,8 +24,6 @@ from reflectdrive_ros.core.config import Config, ConfigError
 from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.maps.lanelet_elements import speed_mps
 from reflectdrive_ros.maps.lanelet_file import load_map
-from reflectdrive_ros.ros import convert
-from reflectdrive_ros.ros.bag import BagWriter
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.ros.planning_core import PlanningCore
 
@@ -105,22 +103,6 @@ def test_a_long_route_is_thinned():
     line, limits = line_of(ids_along_the_site(), *ends_of_the_site(), points_max=100)
     assert line.shape == (100, 3)
     assert limits.shape == (100,)
-
-
-@pytest.fixture(scope="module")
-def bag(tmp_path_factory):
-    """Four seconds of the recorded drive, with a LaneletRoute for it."""
-    messages, positions = drive()
-    path = tmp_path_factory.mktemp("lanelets") / "bag"
-    with BagWriter(path) as writer:
-        writer.add_topic("/localization/kinematic_state", "nav_msgs/msg/Odometry")
-        writer.add_topic("/planning/mission_planning/route", "autoware_planning_msgs/msg/LaneletRoute", latched=True)
-        start_ns = convert.stamp_ns(messages[0].header)
-        goal = route_message(driven_ids(), positions[0], positions[-1])
-        writer.write("/planning/mission_planning/route", start_ns, goal)
-        for message in messages[:160]:
-            writer.write("/localization/kinematic_state", convert.stamp_ns(message.header), message)
-    return path
 
 
 def test_lanes_lead_in_the_direction_that_lanelet2_reads_from_good_degrees():

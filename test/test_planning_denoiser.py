@@ -5,13 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from reflectdrive_ros.core.vector_spec import VectorSpec
 from reflectdrive_ros.planning import denoiser
 
 SHAPE = (3, 9, 4)  # futures of three agents, eight steps and the present
-times = st.floats(denoiser.END_TIME, 1.0)
 
 
 def random(seed, shape=SHAPE):

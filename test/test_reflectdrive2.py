@@ -2,11 +2,10 @@
 chooses."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
-from scenes import SECOND_NS, Clock, cars, config, ego, later
+from scenes import SECOND_NS, cars, config, ego, later
 from scripted_network import (
     BOOK,
     LAYOUT,
@@ -22,14 +21,13 @@ from scripted_network import (
 )
 
 from reflectdrive_ros.core import kinematics
-from reflectdrive_ros.core.domain import Command, Plan, StepKind, Trajectory, Verdict
+from reflectdrive_ros.core.domain import Command, Plan, StepKind, Trajectory
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.planning import goals, lite_step, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive2
 from reflectdrive_ros.planning.lite_step import ReflectDrive2Memory
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import carried_points, trajectories
-from reflectdrive_ros.runtime.engine import Engine
 
 # --- the paper's rhythm ----------------------------------------------------------------------------------------------
 
@@ -150,11 +148,11 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
 # --- doubt -----------------------------------------------------------------------------------------------------------
 
 
-def second_step(change, network=None, dt_s=0.1, first=None):
+def second_step(change, network=None, first=None):
     """The second of two steps, which would be a lite one, after its scene was changed."""
     first = first or camera_observation()
     network = network or ScriptedNetwork(arc_way(curvature=0.0))
-    _, (plan, state) = drive(network, [first, change(later(first, dt_s))])
+    _, (plan, state) = drive(network, [first, change(later(first, 0.1))])
     return plan.step, state.full_step_reason
 
 
@@ -221,28 +219,9 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_unusable_inputs_are_one_sentence():
-    scene = camera_observation()
+def test_without_a_network_a_sentence_says_what_to_set():
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
-        pipeline.plan(reflectdrive2.generate, PlannerState(), scene, PlannerContext(config()))
-    planner_context = PlannerContext(config(), ScriptedNetwork(arc_way()))
-    with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 images, expected 6"):
-        pipeline.plan(reflectdrive2.generate, PlannerState(), replace(scene, cameras=()), planner_context)
-    with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
-        pipeline.plan(reflectdrive2.generate, PlannerState(), replace(scene, ego=ego(1e30)), planner_context)
-
-
-def test_the_engine_drives_with_it_and_answers_when_it_cannot():
-    network = ScriptedNetwork(arc_way(8.0, 0.0))
-    engine = Engine(config(), Clock(), partial(pipeline.plan, reflectdrive2.generate), network)
-    scene = camera_observation(speed=8.0, agents=cars())
-    reports = [engine.step(frame) for frame in frames(4, scene=scene)]
-    assert [report.verdict for report in reports] == [Verdict.OK] * 4
-    assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
-    blind = engine.step(replace(later(scene, 0.4), cameras=()))
-    assert blind.verdict is Verdict.INFEASIBLE
-    assert "holds 0 images" in blind.reason
-    assert kinematics.speeds(blind.plan.trajectory)[-1] < 9.0
+        pipeline.plan(reflectdrive2.generate, PlannerState(), camera_observation(), PlannerContext(config()))
 
 
 # --- with a real network ---------------------------------------------------------------------------------------------

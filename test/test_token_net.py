@@ -15,7 +15,6 @@ from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.layers import attention
 from reflectdrive_ros.model.token.net import (
     TokenNet,
-    TokenNetConfig,
     base_config,
     small_config,
 )
@@ -147,17 +146,6 @@ def test_attention_that_learns_is_the_attention_that_drives(masked):
     torch.testing.assert_close(attention(queries, keys, values, mask), results[0][0])
 
 
-def test_what_is_out_of_range_has_no_probability():
-    net = tiny_net(layout=xy_layout(x=(-3.0, 60.0), y=(-12.0, 12.0)))
-    probability = net.packed_logits(tiny_inputs(net), random_actions(net)).softmax(-1)
-    x, y = probability[..., 0::2, :], probability[..., 1::2, :]
-    assert x.shape[-1] == net.config.layout.bins  # the mask is no word of the heads
-    for part, low, high in ((x, 333 - 10, 333 + 200), (y, 333 - 40, 333 + 40)):
-        assert part[..., :low].sum() == 0.0
-        assert part[..., high + 1 :].sum() == 0.0
-        assert (part[..., low : high + 1] > 0.0).all()
-
-
 def test_targets_are_brought_into_reach_and_masks_stay():
     config = tiny_config(layout=xy_layout(x=(-3.0, 60.0), y=(-12.0, 12.0)))
     ids = torch.tensor([[0, 0, 666, 666, 333, 333, 667, 667, 400, 340, 0, 666, 5, 5, 667, 400]])
@@ -243,7 +231,3 @@ def test_the_two_sizes_are_what_they_are_called():
 def test_impossible_measures_are_refused(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
         tiny_config(**changes)
-
-
-def test_the_defaults_are_the_small_network():
-    assert small_config(()) == dataclasses.replace(TokenNetConfig(), words=())
