@@ -219,13 +219,7 @@ class ILogger(Noted):
 
 DataType = Enum("DataType", ["FLOAT", "BF16", "INT64", "BOOL", "UINT8"])
 ELEMENTS = {1: "FLOAT", 16: "BF16", 7: "INT64", 9: "BOOL", 2: "UINT8"}  # by ONNX's numbers
-NUMPY = {
-    "FLOAT": np.float32,
-    "BF16": ml_dtypes.bfloat16,
-    "INT64": np.int64,
-    "BOOL": np.bool_,
-    "UINT8": np.uint8,
-}
+NUMPY = {"FLOAT": np.float32, "BF16": ml_dtypes.bfloat16, "INT64": np.int64, "BOOL": np.bool_, "UINT8": np.uint8}
 TensorIOMode = Enum("TensorIOMode", ["NONE", "INPUT", "OUTPUT"])
 HEAD = b"an engine of "
 

@@ -127,7 +127,7 @@ class Occupancy:
         return self._geometries[self.tokens.index(token)]
 
 
-def metric_cache(entry, version="v1"):
+def metric_cache(entry):
     """The MetricCache of a golden scene."""
     layers = ("lanes", "roadblocks", "intersections", "carparks")
     shapes = {shape["id"]: shapely.Polygon(shape["xy"]) for layer in layers for shape in entry["map"][layer]}
@@ -149,7 +149,7 @@ def metric_cache(entry, version="v1"):
             time_point=SimpleNamespace(time_us=entry["frame_time_us"][NOW] + 100_000 * k),
             rear_axle=SimpleNamespace(x=pose[0], y=pose[1], heading=pose[2]),
         )
-        for k, pose in enumerate(entry[f"pdm_ref_{version}"]["poses"])
+        for k, pose in enumerate(entry["pdm_ref_v1"]["poses"])
     ]
     return SimpleNamespace(
         trajectory=SimpleNamespace(get_sampled_trajectory=lambda: states),

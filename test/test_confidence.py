@@ -19,8 +19,8 @@ from reflectdrive_ros.scoring.safety import SafetyContext
 DT_S = 0.1
 
 
-def straight(speed=8.0, left=0.0, steps=40):
-    return np.column_stack([speed * DT_S * np.arange(1, steps + 1), np.full(steps, left), np.zeros(steps)])
+def straight(left=0.0):
+    return np.column_stack([8.0 * DT_S * np.arange(1, 41), np.full(40, left), np.zeros(40)])
 
 
 def arc(radius, speed=8.0, steps=40):

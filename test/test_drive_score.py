@@ -172,9 +172,9 @@ def space(road_map):
     return drivable.union_polygons([*road_map.roads.values(), *road_map.junctions.values()])
 
 
-def pose_at(road_map, along_m, offset_m=0.0, turned_rad=0.0, edge="wc"):
+def pose_at(road_map, along_m, offset_m=0.0, turned_rad=0.0):
     """A pose of the rear axle beside the middle of the right lane, left positive."""
-    pose = crossing.pose_on(road_map, crossing.lane_of(road_map, edge), along_m)
+    pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "wc"), along_m)
     return geometry.compose(pose, np.array([0.0, offset_m, turned_rad]))
 
 
@@ -183,12 +183,12 @@ def actor(pose, speed_mps=0.0):
     return Actors(*map(np.array, columns))
 
 
-def recorded(road_map, space, poses, speed_mps=10.0, limit_mps=13.9, events=None):
+def recorded(road_map, space, poses, events=None):
     """Measurements of a car at one pose after the other; progress is 1 m a step. `events`: by step."""
     recorder = MeasurementRecorder(road_map, space, VEHICLE)
     for step, pose in enumerate(poses, start=1):
-        ego = EgoState(step * 100_000_000, pose, speed_mps)
-        recorder.put(ego, Actors.none(), limit_mps, float(step), (events or {}).get(step, ()))
+        ego = EgoState(step * 100_000_000, pose, 10.0)
+        recorder.put(ego, Actors.none(), 13.9, float(step), (events or {}).get(step, ()))
     return recorder.measurements()
 
 

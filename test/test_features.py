@@ -11,13 +11,7 @@ from scenes import ego, observation
 
 from reflectdrive_ros.core.domain import Command
 from reflectdrive_ros.features import images as features
-from reflectdrive_ros.features.images import (
-    PAD,
-    UNKNOWN,
-    WORDS,
-    WordTokenizer,
-    model_inputs,
-)
+from reflectdrive_ros.features.images import PAD, UNKNOWN, WORDS, WordTokenizer, model_inputs
 from reflectdrive_ros.sim.instructions import SENTENCES
 
 
@@ -82,9 +76,7 @@ def test_a_image_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
     monkeypatch.setattr(features.cv2, "resize", lambda *of, **how: sizes.append(of[1]) or resize(*of, **how))
     frames = camera_images()
     first = model_inputs(camera_observation(cameras=frames), SPEC)
-    again = model_inputs(
-        camera_observation(cameras=frames[3:] + camera_images(1)), SPEC
-    )  # the newest then are the older ones now
+    again = model_inputs(camera_observation(cameras=frames[3:] + camera_images(1)), SPEC)  # the older are the newest
     np.testing.assert_array_equal(again.images[:3], first.images[3:])
     assert sizes == [(24, 12)] * 9
     model_inputs(camera_observation(cameras=frames), dataclasses.replace(SPEC, width=30))

@@ -33,9 +33,9 @@ def with_accelerations(
     return replace(agents, accelerations_mps2=accelerations * ones, yaw_rates_rps=yaw_rates * ones)
 
 
-def foreseen(agents: Agents, route: Array | None = None, steps: int = STEPS) -> Array:
+def foreseen(agents: Agents, route: Array | None = None) -> Array:
     road = FrenetFrame.of(straight_route() if route is None else route)
-    return prediction.forecast(agents, road, DT_S, steps).poses
+    return prediction.forecast(agents, road, DT_S, STEPS).poses
 
 
 def speeds(poses: Array) -> Array:

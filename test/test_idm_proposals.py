@@ -19,9 +19,9 @@ SHARES, OFFSETS_M = idm_proposals.TARGET_SHARES, idm_proposals.LATERAL_OFFSETS_M
 REAR_M = 2.25  # of a standing car of test/scenes.py, from its centre
 
 
-def proposed(scene, **settings):
+def proposed(scene):
     """The candidates of a scene whose road is known."""
-    return idm_proposals.generate(PlannerState(), scene, PlannerContext(config(**settings)))
+    return idm_proposals.generate(PlannerState(), scene, PlannerContext(config()))
 
 
 def chosen(scene):

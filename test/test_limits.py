@@ -117,8 +117,7 @@ def test_a_car_that_cannot_stop_before_a_red_light_may_stop_a_little_over_its_li
 
 
 @pytest.mark.parametrize(
-    ("speed_mps", "line_m", "stops"),
-    [(8.0, 14.0, False), (8.0, 18.0, True), (13.0, 34.0, False), (13.0, 38.0, True)],
+    ("speed_mps", "line_m", "stops"), [(8.0, 14.0, False), (8.0, 18.0, True), (13.0, 34.0, False), (13.0, 38.0, True)]
 )
 def test_a_car_that_lags_stops_at_an_amber_light_or_passes_it_at_its_speed(speed_mps, line_m, stops):
     """It does not brake first and run the light then."""

@@ -19,10 +19,10 @@ REAR = CAR.rear_axle_to_center_m - 0.5 * CAR.length_m
 TIMES = DT_S * np.arange(STEPS + 1)
 
 
-def driving(speed, y=0.0, heading=0.0, x=0.0):
+def driving(speed, y=0.0, heading=0.0):
     """One trajectory straight on at constant speed: (1, 41, 11)."""
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
-    states[0, :, X] = x + speed * TIMES * np.cos(heading)
+    states[0, :, X] = speed * TIMES * np.cos(heading)
     states[0, :, Y] = y + speed * TIMES * np.sin(heading)
     states[0, :, HEADING] = heading
     states[0, :, VX] = speed
@@ -74,12 +74,9 @@ def both(function, *arguments):
 
 
 def test_hitting_a_parked_car_is_a_fault_and_a_cone_is_half_of_one():
-    assert both(nc, driving(10.0), tracks(agent(30.0))) == (0.0, 0.0)
+    for kind in (AgentKind.VEHICLE, AgentKind.UNKNOWN):
+        assert both(nc, driving(10.0), tracks(agent(30.0, kind=kind))) == (0.0, 0.0)
     assert both(nc, driving(10.0), tracks(agent(30.0, kind=AgentKind.STATIC, length=0.5, width=0.5))) == (0.5, 0.5)
-
-
-def test_what_is_of_unknown_kind_counts_as_a_road_user():
-    assert nc(driving(10.0), tracks(agent(30.0, kind=AgentKind.UNKNOWN))) == 0.0
 
 
 def test_touching_counts_and_a_hair_less_does_not():
@@ -165,15 +162,12 @@ def test_more_than_64_polygons_are_distinguished():
     tiles = tuple(rectangle(x, -2, x + 1.0, 2) for x in range(150))
     center = np.zeros((1, 3, 3))
     center[0, :, 0] = [10.5, 70.5, 140.5]
-    flags = metrics.ego_areas(
-        center, np.array([0.5, 0.5]), MapAreas(tiles, (False,) * 149 + (True,), roadblocks=tiles), None
-    )
+    areas, size = MapAreas(tiles, (False,) * 149 + (True,), roadblocks=tiles), np.array([0.5, 0.5])
+    flags = metrics.ego_areas(center, size, areas, None)
     assert not flags.off_road.any()
     assert not flags.multiple_lanes.any()
     center[0, :, 0] = [64.0, 0.0, 149.5]
-    flags = metrics.ego_areas(
-        center, np.array([0.5, 0.5]), MapAreas(tiles, (False,) * 149 + (True,), roadblocks=tiles), None
-    )
+    flags = metrics.ego_areas(center, size, areas, None)
     assert flags.multiple_lanes.tolist() == [[True, False, False]]
     assert flags.off_road.tolist() == [[False, True, False]]
     assert flags.off_route.tolist() == [[True, True, False]]

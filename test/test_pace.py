@@ -59,10 +59,7 @@ def test_a_drive_that_a_car_can_do_is_left_as_it_is(speed, acceleration, curvatu
     assert limit_acceleration(points, speed, DT_S) is points
 
 
-@given(
-    st.floats(0.0, 15.0),
-    st.lists(st.floats(0.0, 10.0), min_size=8, max_size=8),
-)
+@given(st.floats(0.0, 15.0), st.lists(st.floats(0.0, 10.0), min_size=8, max_size=8))
 def test_whatever_is_planned_the_car_can_speed_up_so_and_is_never_ahead(speed, steps):
     points = np.stack([np.cumsum(steps), np.zeros(8)], axis=1)
     limited = limit_acceleration(points, speed, DT_S)

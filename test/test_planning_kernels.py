@@ -7,11 +7,7 @@ from scenes import cars, config, ego, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, tokens
 from reflectdrive_ros.core.domain import LightState, StopLines, TrafficLights
-from reflectdrive_ros.planning.postprocess.speed_profile import (
-    BRAKING_MPS2,
-    SPEEDING_UP_MPS2,
-    limit_acceleration,
-)
+from reflectdrive_ros.planning.postprocess.speed_profile import BRAKING_MPS2, SPEEDING_UP_MPS2, limit_acceleration
 from reflectdrive_ros.planning.postprocess.waypoints import (
     interpolate,
     previous_position,

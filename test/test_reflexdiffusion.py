@@ -193,10 +193,7 @@ def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is
 
 def test_an_unconfident_plan_is_reflected_and_reported(monkeypatch):
     monkeypatch.setattr(reflection, "CONFIDENCE_MIN", 0.95)
-    new_plan, memory = plan(
-        LinearDenoiser(with_all=future(8.0, 0.25)),
-        replace(OFF, guidance=0.9, reflection=True),
-    )
+    new_plan, memory = plan(LinearDenoiser(with_all=future(8.0, 0.25)), replace(OFF, guidance=0.9, reflection=True))
     assert memory
     assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory)
     assert np.isfinite(new_plan.trajectory.poses).all()

@@ -70,11 +70,7 @@ def key_of(safety_context, points):
 def test_the_plan_that_comes_out_is_never_less_safe_than_the_one_that_went_in(speed, others, half_width, seed, turns):
     """Whatever the network writes: here any ids near the car, at random."""
     rng = np.random.default_rng(seed)
-    scene = observation(
-        speed,
-        agents=cars(*others),
-        drivable=None if half_width is None else strip_grid(half_width),
-    )
+    scene = observation(speed, agents=cars(*others), drivable=None if half_width is None else strip_grid(half_width))
     safety_context = context_of(scene)
     ids = LAYOUT.encode(plain(straight(speed)) + rng.normal(0.0, 1.5, (8, 2)))
 

@@ -12,27 +12,12 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config, ConfigError, ScoringConfig
-from reflectdrive_ros.core.domain import (
-    AgentKind,
-    Agents,
-    EgoState,
-    Forecast,
-    ForecastSource,
-    Observation,
-    Trajectory,
-)
+from reflectdrive_ros.core.domain import AgentKind, Agents, EgoState, Forecast, ForecastSource, Observation, Trajectory
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.safety import SafetyContext
-from reflectdrive_ros.scoring.scorer import (
-    BATCH,
-    Reference,
-    Scene,
-    ScoreCard,
-    score,
-    total,
-)
+from reflectdrive_ros.scoring.scorer import BATCH, Reference, Scene, ScoreCard, score, total
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -54,7 +39,7 @@ def entries():
 scenes = st.sampled_from(range(4)).map(lambda k: golden.parse_scene(entries()[k]))
 
 
-def tracks(poses, speeds, kinds=None):
+def tracks(poses, speeds):
     """Agents that drive straight on from poses (A, 3)."""
     poses, speeds = np.reshape(np.asarray(poses, float), (-1, 3)), np.asarray(speeds, float)
     distances_m = speeds[:, None] * 0.1 * np.arange(SAMPLES)
@@ -66,7 +51,7 @@ def tracks(poses, speeds, kinds=None):
         np.ones(distances_m.shape, bool),
         np.repeat(speeds[:, None], SAMPLES, axis=1),
         np.tile([4.5, 1.9], (len(poses), 1)),
-        np.full(len(poses), AgentKind.VEHICLE) if kinds is None else kinds,
+        np.full(len(poses), AgentKind.VEHICLE),
     )
 
 
@@ -78,8 +63,8 @@ def road(speed=10.0, agents=None, **more):
     return Scene(motion, agents or AgentTracks.none(), LINE, **more)
 
 
-def straight(speed=10.0, count=1, y=0.0):
-    plan = np.zeros((count, 8, 3))
+def straight(speed=10.0, y=0.0):
+    plan = np.zeros((1, 8, 3))
     plan[:, :, 0] = speed * 0.5 * np.arange(1, 9)
     plan[:, :, 1] = y
     return plan

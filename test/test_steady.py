@@ -116,9 +116,9 @@ class Swerving:
         return replace(state, previous=plan), plan
 
 
-def two_steps(planner, agents=None, **settings):
+def two_steps(planner, agents=None):
     """What came of two steps 0.1 s apart, the obstacle is observed in the second only."""
-    pilot = Engine(config(**settings), Clock(), planner)
+    pilot = Engine(config(), Clock(), planner)
     scene = observation(speed=8.0)
     first = pilot.step(scene)
     second = pilot.step(replace(later(scene, 0.1), agents=agents))

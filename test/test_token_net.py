@@ -13,11 +13,7 @@ from tiny_net import goal_logits, random_actions, tiny_config, tiny_inputs, tiny
 from reflectdrive_ros.core.tokens import TokenLayout
 from reflectdrive_ros.model import checkpoint
 from reflectdrive_ros.model.layers import attention
-from reflectdrive_ros.model.token.net import (
-    TokenNet,
-    base_config,
-    small_config,
-)
+from reflectdrive_ros.model.token.net import TokenNet, base_config, small_config
 
 ACTION_TOKENS, (GOAL_X, GOAL_Y) = TokenLayout().length, TokenLayout().goal
 SMALL = Path(__file__).parents[1] / "models" / "reflectdrive2_small"
@@ -223,10 +219,7 @@ def test_the_two_sizes_are_what_they_are_called():
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
-    [
-        ({"words": ("a",) * 30}, "holds 30 words for 20 rows"),
-        ({"instants": 3}, "expected a multiple of vision.frames"),
-    ],
+    [({"words": ("a",) * 30}, "holds 30 words for 20 rows"), ({"instants": 3}, "expected a multiple of vision.frames")],
 )
 def test_impossible_measures_are_refused(changes, complaint):
     with pytest.raises(ValueError, match=complaint):

@@ -44,16 +44,8 @@ def straight(speed_mps, stamp_ns=0, map_from_ego=PLACE, seconds=8.0):
     return Plan(stamp_ns, map_from_ego, Trajectory(poses, 0.1))
 
 
-def standing(pose, shape=ActorShape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0, number=7):
-    return Actors(
-        np.array([number]),
-        np.array([pose]),
-        np.array([speed_mps]),
-        np.array([size]),
-        np.array([int(shape)]),
-        np.array([False]),
-        np.array([0]),
-    )
+def standing(pose, shape=ActorShape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0):
+    return Actors(*map(np.array, ([7], [pose], [speed_mps], [size], [int(shape)], [False], [0])))
 
 
 # --- the ego ----------------------------------------------------------------------------------------------------------
@@ -225,9 +217,8 @@ def test_whose_fault_a_contact_is_follows_the_score(road_map):
         ego = ego_at_speed(geometry.compose(pose, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
         offset = np.array([rng.uniform(-5.0, 6.0), rng.uniform(-2.5, 2.5), rng.uniform(-np.pi, np.pi)])
         shape = ActorShape(int(rng.choice([ActorShape.CAR, ActorShape.PEDESTRIAN, ActorShape.CONE])))
-        other = standing(
-            geometry.compose(ego.box_center(VEHICLE), offset), shape, (2.0, 1.0, 1.5), float(rng.choice([0.0, 4.0]))
-        )
+        there = geometry.compose(ego.box_center(VEHICLE), offset)
+        other = standing(there, shape, (2.0, 1.0, 1.5), float(rng.choice([0.0, 4.0])))
         if incidents.clearances(ego, other, VEHICLE)[0] > 0.0:
             continue
         judged.append(incidents.at_fault(ego, other, 0, road_map, VEHICLE))
@@ -267,9 +258,7 @@ def test_a_stop_line_crossed_at_red_is_an_event(road_map, space, lamp, expected_
     pose = crossing.pose_on(road_map, key, 160.0)
     lamps = np.full(len(road_map.signals), int(Lamp.GREEN if lamp is Lamp.RED else Lamp.RED))
     for index, signal in enumerate(road_map.signals):
-        if set(signal.connectors) & set(
-            route.lanes
-        ):  # the others show the opposite: only the light of our route counts
+        if set(signal.connectors) & set(route.lanes):  # the others show the opposite: only that of our route counts
             lamps[index] = lamp
     ego, plan = ego_at_speed(pose, 10.0), straight(10.0, 0, pose)
     log = watched(road_map, space, ego, plan, 60, lamps=lamps, route=frozenset(route.lanes))
