@@ -5,13 +5,23 @@ from dataclasses import replace
 import numpy as np
 
 from reflectdrive_ros.core.config import Config, VehicleConfig, override_dotted
-from reflectdrive_ros.core.domain import Agents, EgoState, LanePolylines, Observation, Plan, TrafficLights, Trajectory
+from reflectdrive_ros.core.domain import (
+    Agents,
+    EgoState,
+    LanePolylines,
+    Observation,
+    Plan,
+    StopLines,
+    TrafficLights,
+    Trajectory,
+)
 from reflectdrive_ros.core.geometry import headings_along
 from reflectdrive_ros.core.lanes import LANE_POINTS
 
 SECOND_NS = 1_000_000_000
 CAR = VehicleConfig()
 SIZE = np.array([CAR.length_m, CAR.width_m])
+FRONT_M = CAR.rear_axle_to_center_m + 0.5 * CAR.length_m  # bumper ahead of the rear axle
 
 
 class Clock:
@@ -58,6 +68,13 @@ def observation(speed=8.0, route=None, agents=None, stamp_ns=SECOND_NS, **more):
     state = ego(speed, stamp_ns)
     route = straight_route() if route is None else route
     return Observation(stamp_ns, state, route, agents=agents, **more)
+
+
+def with_light(scene, state, line_m=60.0, left_m=0.0, against=False):
+    """The scene with a light whose stop line is `line_m` ahead of the rear axle, over the lane `left_m` to the left."""
+    ends = np.array([[[line_m, left_m + 1.75], [line_m, left_m - 1.75]]])
+    lines = StopLines(ends[:, ::-1] if against else ends, np.array([7]))
+    return replace(scene, stop_lines=lines, traffic_lights=TrafficLights(np.array([7]), np.array([int(state)])))
 
 
 def later(scene, seconds, forward=None):

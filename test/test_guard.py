@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import SECOND_NS, cars, config, ego, observation, straight_plan
+from scenes import FRONT_M, SECOND_NS, cars, config, ego, observation, straight_plan
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.domain import PLAN_HORIZON_S, DrivableGrid, Plan, Trajectory, Verdict
@@ -93,9 +93,6 @@ def gap_to(pose, other):
     return float(
         geometry.box_separation(here, np.array([vehicle.length_m, vehicle.width_m]), other.poses[0], other.sizes[0])
     )
-
-
-FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
 
 
 @pytest.mark.parametrize(
@@ -227,8 +224,7 @@ def test_the_stop_brakes_mildly_on_a_free_road_and_hard_before_a_wall():
     assert kinematics.accelerations(free.trajectory).min() == pytest.approx(-2.5, abs=0.05)
     blocked = stop_plan(ego(10.0), cars((19.0, 0.0, 0.0, 0.0)), None, config())
     assert kinematics.accelerations(blocked.trajectory).min() < -4.0
-    front = blocked.trajectory.poses[-1, 0] + 1.461 + 2.588
-    assert front < 19.0 - 2.25
+    assert blocked.trajectory.poses[-1, 0] + FRONT_M < 19.0 - 2.25
 
 
 def test_the_stop_of_a_car_whose_yaw_rate_cannot_be_turns_no_more_than_its_tyres_hold():

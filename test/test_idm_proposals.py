@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rubber_band import strip_grid
-from scenes import cars, config, observation, straight_route, turning_route
-from test_limits import FRONT_M, with_light
+from scenes import FRONT_M, cars, config, observation, straight_route, turning_route, with_light
 
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.domain import LightState, TrafficLights

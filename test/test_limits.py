@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import SECOND_NS, Clock, config, later, observation, straight_plan, straight_route, turning_route
+from scenes import (
+    FRONT_M,
+    SECOND_NS,
+    Clock,
+    config,
+    later,
+    observation,
+    straight_plan,
+    straight_route,
+    turning_route,
+    with_light,
+)
 
 from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
 from reflectdrive_ros.planning import guard
@@ -17,15 +28,6 @@ from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.scoring.limits import OVER_LINE_MAX_M, STOP_GAP_M
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
 from reflectdrive_ros.sim.ego import Ego, step_ego
-
-FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
-
-
-def with_light(scene, state, line_m=60.0, left_m=0.0, against=False):
-    """The scene with a light whose stop line is `line_m` ahead of the rear axle, over the lane `left_m` to the left."""
-    ends = np.array([[[line_m, left_m + 1.75], [line_m, left_m - 1.75]]])
-    lines = StopLines(ends[:, ::-1] if against else ends, np.array([7]))
-    return replace(scene, stop_lines=lines, traffic_lights=TrafficLights(np.array([7]), np.array([int(state)])))
 
 
 def drive(scene, seconds, planner="constant_velocity", after=None, **settings):

@@ -5,7 +5,7 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import CAR, SIZE
+from scenes import CAR, FRONT_M, SIZE
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import AgentKind
@@ -14,7 +14,6 @@ from reflectdrive_ros.scoring.areas import AreaIndex, MapAreas
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEPS, VX, YAW_RATE, X, Y, centers
 
-FRONT = CAR.rear_axle_to_center_m + 0.5 * CAR.length_m  # bumper ahead of the rear axle
 REAR = CAR.rear_axle_to_center_m - 0.5 * CAR.length_m
 TIMES = DT_S * np.arange(STEPS + 1)
 
@@ -80,8 +79,8 @@ def test_hitting_a_parked_car_is_a_fault_and_a_cone_is_half_of_one():
 
 
 def test_touching_counts_and_a_hair_less_does_not():
-    assert nc(driving(10.0), tracks(agent(FRONT + 40.0 + 2.0 - 1e-6))) == 0.0
-    assert nc(driving(10.0), tracks(agent(FRONT + 40.0 + 2.0 + 1e-6))) == 1.0
+    assert nc(driving(10.0), tracks(agent(FRONT_M + 40.0 + 2.0 - 1e-6))) == 0.0
+    assert nc(driving(10.0), tracks(agent(FRONT_M + 40.0 + 2.0 + 1e-6))) == 1.0
 
 
 def test_being_hit_from_behind_is_no_fault():
@@ -110,9 +109,9 @@ def test_an_agent_that_hit_us_is_ignored_officially_for_ever_and_by_us_until_it_
 
 
 def test_a_contact_that_is_there_already_is_charged_only_officially():
-    inside = tracks(agent(FRONT + 1.0))
+    inside = tracks(agent(FRONT_M + 1.0))
     assert both(nc, driving(3.0), inside) == (0.0, 1.0)
-    leaves_and_returns = tracks(agent(FRONT + 1.0, speed=0.01), agent(30.0))
+    leaves_and_returns = tracks(agent(FRONT_M + 1.0, speed=0.01), agent(30.0))
     assert nc(driving(10.0), leaves_and_returns) == 0.0
 
 
@@ -191,7 +190,7 @@ def test_tlc_minds_the_connector_while_it_is_red():
     connector = (rectangle(20.0, -2.0, 30.0, 2.0),)
     red = np.zeros((1, STEPS + 1), bool)
     assert metrics.traffic_lights(center, CAR, connector, red)[0] == 1.0
-    arrives = int(np.ceil((20.0 - FRONT) / 10.0 / DT_S))
+    arrives = int(np.ceil((20.0 - FRONT_M) / 10.0 / DT_S))
     red[0, :arrives] = True
     assert metrics.traffic_lights(center, CAR, connector, red)[0] == 1.0
     red[0, arrives] = True

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rubber_band import LAYOUT, redraw, strip_grid
-from scenes import NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, straight_route
+from scenes import CAR, FRONT_M, NO_LIGHTS, SECOND_NS, Clock, cars, config, observation, straight_route
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import Agents, StepKind, TokenTrace
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.candidates import Candidates, TokenSearch, of_trajectories
@@ -20,8 +19,6 @@ from reflectdrive_ros.sim.ego import ego_at_speed, step_ego
 
 TIMES_S = 0.5 * np.arange(1, 9)
 OFF = {"pipeline__vary": False, "pipeline__select": False, "pipeline__repair": False}
-CAR = VehicleConfig()
-FRONT_M = CAR.rear_axle_to_center_m + 0.5 * CAR.length_m
 ROAD = strip_grid(5.5)
 
 

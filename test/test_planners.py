@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scenes import cars, config, observation, straight_route, turning_route
+from scenes import FRONT_M, cars, config, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.planning.generators import constant_velocity, idm_proposals, route_follower
@@ -30,8 +30,7 @@ def test_the_follower_reaches_the_limit_on_a_free_road_and_stays_below_it():
 
 def test_the_follower_stops_behind_a_standing_car():
     plan = planned(route_follower, observation(speed=8.0, agents=cars((40.0, 0.0, 0.0, 0.0))))
-    bumper = plan.poses[-1, 0] + 1.461 + 2.588
-    assert 40.0 - 2.25 - 6.0 < bumper < 40.0 - 2.25 - 1.0
+    assert 40.0 - 2.25 - 6.0 < plan.poses[-1, 0] + FRONT_M < 40.0 - 2.25 - 1.0
     assert kinematics.speeds(plan)[-1] < 0.3
 
 

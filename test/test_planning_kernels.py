@@ -1,12 +1,14 @@
 """The compiled loops of post-processing and of the safety check give what their formulas in NumPy give."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rubber_band import strip_grid
-from scenes import cars, config, ego, observation, straight_route, turning_route
+from scenes import cars, config, ego, observation, straight_route, turning_route, with_light
 
 from reflectdrive_ros.core import geometry, tokens
-from reflectdrive_ros.core.domain import LightState, StopLines, TrafficLights
+from reflectdrive_ros.core.domain import LightState
 from reflectdrive_ros.planning.postprocess.speed_profile import BRAKING_MPS2, SPEEDING_UP_MPS2, limit_acceleration
 from reflectdrive_ros.planning.postprocess.waypoints import (
     interpolate,
@@ -166,20 +168,13 @@ def crossings(lines, reach_m, poses):
     return steps
 
 
-def red_light(at_m):
-    return {
-        "traffic_lights": TrafficLights(np.array([7]), np.array([LightState.RED])),
-        "stop_lines": StopLines(np.array([[[at_m, 1.5], [at_m, -1.5]]]), np.array([7])),
-    }
-
-
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("simulated", [True, False])
 @pytest.mark.parametrize(
     "scene",
     [
         observation(6.0, agents=CARS, drivable=strip_grid(5.0)),
-        observation(6.0, agents=cars((12, 0.0, 0.0, 0.0)), **red_light(18.0)),
+        with_light(observation(6.0, agents=cars((12, 0.0, 0.0, 0.0))), LightState.RED, 18.0),
         observation(6.0, drivable=strip_grid(2.0)),
         observation(6.0),
     ],
@@ -187,21 +182,15 @@ def red_light(at_m):
 def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact):
     safety_context = SafetyContext(scene, config())
     vehicle, poses = config().vehicle, poses_on_road(plans(seed=5), None)
-    states = (
-        simulate(poses, safety_context.scene.motion, vehicle)
-        if simulated
-        else states_of_poses(interpolate(poses, 6.0), 6.0)
-    )
+    states = states_of_poses(interpolate(poses, 6.0), 6.0)
+    if simulated:
+        states = simulate(poses, safety_context.scene.motion, vehicle)
     centers, shape = simulation.centers(states, vehicle), states.shape[:2]
     by_step, excess = np.ones(shape), np.zeros(len(states))
     if len(safety_context.scene.agents):
         anywhere = np.ones(shape, bool)
         areas = EgoAreas(anywhere, anywhere, anywhere, anywhere, anywhere)
-        inflated = type(safety_context.scene.agents)(
-            *(getattr(safety_context.scene.agents, name) for name in ("poses", "present", "speeds_mps")),
-            safety_context.inflated_sizes,
-            safety_context.scene.agents.kinds,
-        )
+        inflated = replace(safety_context.scene.agents, sizes=safety_context.inflated_sizes)
         longer = safety_context.stopping_vehicle
         by_step = metrics.no_collision(states, simulation.centers(states, longer), longer, inflated, areas)
         excess += (by_step < SAFE).sum(axis=1)
