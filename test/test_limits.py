@@ -300,8 +300,7 @@ def test_the_car_does_not_stop_at_the_end_of_a_cut_route():
 
 def test_the_stop_plan_brakes_harder_to_keep_a_red_light():
     scene = with_light(observation(speed=10.0), LightState.RED, 19.0)
-    settings = config()
-    stop = stop_plan(scene.ego, None, None, settings, SafetyContext(scene, settings))
+    stop = stop_plan(scene.ego, None, None, config(), SafetyContext(scene, config()))
     assert stop.stamp_ns == SECOND_NS
     assert stop.trajectory.poses[-1, 0] + FRONT_M < 19.0
-    assert stop_plan(scene.ego, None, None, settings).trajectory.poses[-1, 0] + FRONT_M > 19.0
+    assert stop_plan(scene.ego, None, None, config()).trajectory.poses[-1, 0] + FRONT_M > 19.0
