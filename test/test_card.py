@@ -152,9 +152,8 @@ def test_a_network_without_goals_is_checked_decoded_and_refused_by_planners_that
     assert (actions != POSES.mask_id).all()
     context = PlannerContext(config(), network)
     for generator in (reflectdrive, reflectdrive2):
-        with pytest.raises(
-            PlanningError, match="needs the capability goals of its network, whose card has edit, sampling"
-        ):
+        complaint = "needs the capability goals of its network, whose card has edit, sampling"
+        with pytest.raises(PlanningError, match=complaint):
             pipeline.plan(generator.generate, PlannerState(), camera_observation(8.0), context)
 
 

@@ -170,17 +170,15 @@ def test_headings_come_from_tokens_unless_they_are_clipped_or_their_waypoint_mov
 
 def test_all_candidates_are_proposed_without_choice():
     network = KnownPlans(drive(8.0), drive(7.0))
-    trajectories = drivefine.proposals(
-        camera_observation(8.0), PlannerContext(config(drivefine__candidates=2), network)
-    )
+    planner_context = PlannerContext(config(drivefine__candidates=2), network)
+    trajectories = drivefine.proposals(camera_observation(8.0), planner_context)
     ends = [kinematics.resample(each, TIMES_S)[-1, 0] for each in trajectories]
     np.testing.assert_allclose(ends, [32.0, 28.0], atol=0.5)
 
 
 def test_a_network_without_an_expert_is_refused_at_the_start():
-    with pytest.raises(
-        ConfigError, match=r"drivefine needs the capability refine of its network, but .* set model.file"
-    ):
+    complaint = "drivefine needs the capability refine of its network, but .* set model.file"
+    with pytest.raises(ConfigError, match=complaint):
         check_network(config(planner="drivefine"), KnownPlans(drive(), capabilities=("edit", "goals", "sampling")))
     check_network(config(planner="drivefine"), KnownPlans(drive()))
     with pytest.raises(ConfigError, match="reflectdrive2 needs the capability goals"):

@@ -91,9 +91,8 @@ def test_a_image_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
 
 
 def test_command_limit_and_instruction_are_in_the_text():
-    inputs = model_inputs(
-        camera_observation(command=Command.LEFT, speed_limit_mps=13.9, instruction="turn left in 40 m"), SPEC
-    )
+    scene = camera_observation(command=Command.LEFT, speed_limit_mps=13.9, instruction="turn left in 40 m")
+    inputs = model_inputs(scene, SPEC)
     assert words(inputs) == ["left", "limit", "50", "turn", "left", "in", "40", "m"]
     assert inputs.notes == ()
     silent = model_inputs(camera_observation(command=Command.RIGHT, speed_limit_mps=8.3), SPEC)

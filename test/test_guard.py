@@ -1,10 +1,12 @@
 """The guard's claims: what the car cannot follow, what it would hit, and that a stop always exists."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import FRONT_M, SECOND_NS, cars, config, ego, observation, straight_plan
+from scenes import CAR, FRONT_M, SECOND_NS, SIZE, cars, config, ego, observation, straight_plan
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.domain import PLAN_HORIZON_S, DrivableGrid, Plan, Trajectory, Verdict
@@ -66,17 +68,13 @@ def test_a_car_that_is_closer_than_the_gap_may_go_on_but_no_closer():
     assert verdict(straight_plan(), parked_beside(-0.1), guard__clearance_m=0.4).verdict is Verdict.UNSAFE
 
 
-@given(
-    st.floats(-8.0, 10.0), st.floats(-5.0, 5.0), st.floats(-np.pi, np.pi), st.floats(0.0, 2.0)
-)  # fmt: skip
+@given(st.floats(-8.0, 10.0), st.floats(-5.0, 5.0), st.floats(-np.pi, np.pi), st.floats(0.0, 2.0))
 def test_the_required_gap_is_no_more_than_the_present_one(x, y, heading, clearance_m):
-    vehicle, size = config().vehicle, np.array([[4.5, 1.8]])
-    here, ego_size = kinematics.box_centres(np.zeros(3), vehicle), np.array([vehicle.length_m, vehicle.width_m])
-    other = np.array([[x, y, heading]])
-    inflated = safety.inflate_boxes(other, size, vehicle, clearance_m)
+    size, here, other = np.array([[4.5, 1.8]]), kinematics.box_centres(np.zeros(3), CAR), np.array([[x, y, heading]])
+    inflated = safety.inflate_boxes(other, size, CAR, clearance_m)
     assert ((size <= inflated) & (inflated <= size + 2 * clearance_m + 1e-9)).all()
-    touching = geometry.boxes_overlap(here, ego_size, other, size)
-    assert (geometry.boxes_overlap(here, ego_size, other, inflated) == touching).all()
+    touching = geometry.boxes_overlap(here, SIZE, other, size)
+    assert (geometry.boxes_overlap(here, SIZE, other, inflated) == touching).all()
 
 
 def creeping_plans():
@@ -89,10 +87,7 @@ def creeping_plans():
 
 
 def gap_to(pose, other):
-    vehicle, here = config().vehicle, kinematics.box_centres(pose, config().vehicle)
-    return float(
-        geometry.box_separation(here, np.array([vehicle.length_m, vehicle.width_m]), other.poses[0], other.sizes[0])
-    )
+    return float(geometry.box_separation(kinematics.box_centres(pose, CAR), SIZE, other.poses[0], other.sizes[0]))
 
 
 @pytest.mark.parametrize(
@@ -213,9 +208,7 @@ def test_predicted_paths_are_believed_over_constant_velocity():
     assert verdict(straight_plan(), scene).verdict is Verdict.OK
     times = 0.5 * np.arange(1, 11)
     path = np.stack([14.0 + 4.0 * times, np.maximum(3.5 - 2.0 * times, 0.0), np.zeros(10)], axis=1)
-    agents = type(scene.agents)(
-        scene.agents.poses, scene.agents.velocities_mps, scene.agents.sizes, scene.agents.kinds, path[None], 0.5
-    )
+    agents = replace(scene.agents, predicted_poses=path[None], predicted_dt_s=0.5)
     assert verdict(straight_plan(), observation(agents=agents)).verdict is Verdict.UNSAFE
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rubber_band import strip_grid
-from scenes import FRONT_M, cars, config, observation, straight_route, turning_route, with_light
+from scenes import FRONT_M, NO_LIGHTS, cars, config, observation, straight_route, turning_route, with_light
 
 from reflectdrive_ros.core import kinematics
-from reflectdrive_ros.core.domain import LightState, TrafficLights
+from reflectdrive_ros.core.domain import LightState
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.generators import idm_proposals
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
@@ -124,9 +124,7 @@ def test_a_car_at_the_edge_of_the_lane_stops_the_proposals_on_its_side_alone():
 
 
 def test_the_plan_passes_a_car_at_the_edge_of_the_lane_where_the_road_is_wide():
-    scene = observation(
-        speed=8.0, agents=cars((30.0, -2.3, 0.0, 0.0)), traffic_lights=TrafficLights(np.zeros(0), np.zeros(0))
-    )
+    scene = observation(speed=8.0, agents=cars((30.0, -2.3, 0.0, 0.0)), traffic_lights=NO_LIGHTS)
     passing = chosen(replace(scene, drivable=WIDE_ROAD))
     waiting = chosen(replace(scene, drivable=strip_grid(1.7)))
     assert passing.poses[-1, 1] > 0.6

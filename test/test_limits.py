@@ -208,9 +208,8 @@ def test_the_guard_refuses_a_plan_that_crosses_a_closed_line_and_says_when():
     assert judged.verdict is Verdict.UNSAFE
     crossing_s = (20.0 - FRONT_M) / 8.0
     assert f"red light after {np.ceil(10 * crossing_s) / 10:.1f} s" in judged.reason
-    assert safety_check(straight_plan(8.0), SafetyContext(scene, config())).unsafe_after_s == pytest.approx(
-        crossing_s, abs=0.11
-    )
+    unsafe_after_s = safety_check(straight_plan(8.0), SafetyContext(scene, config())).unsafe_after_s
+    assert unsafe_after_s == pytest.approx(crossing_s, abs=0.11)
 
 
 def test_the_score_prefers_a_plan_that_stops_before_the_line():

@@ -144,9 +144,8 @@ def test_scores_with_a_metric_cache_are_those_of_the_golden_scenes():
     for entry in ENTRIES[:12]:
         golden_scene = golden.parse_scene(entry)
         cached_scene = navsim.scene_of(navsim_devkit.scene(entry), navsim_devkit.metric_cache(entry), RIG, 2, "a-0")
-        expected = score(
-            replace(golden_scene.first, red_lights=golden_scene.second.red_lights), golden_scene.candidates
-        )
+        with_lights = replace(golden_scene.first, red_lights=golden_scene.second.red_lights)
+        expected = score(with_lights, golden_scene.candidates)
         card = score(cached_scene.scored(vehicle=golden_scene.first.vehicle), golden_scene.candidates)
         for name in ("nc", "dac", "ttc"):
             assert np.array_equal(getattr(card, name), getattr(expected, name)), (entry["scene_id"], name)

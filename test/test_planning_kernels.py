@@ -16,20 +16,11 @@ from reflectdrive_ros.planning.postprocess.waypoints import (
     smooth_points,
     smoothing_matrices,
 )
-from reflectdrive_ros.scoring import drivable, frenet, metrics
+from reflectdrive_ros.scoring import drivable, frenet, metrics, safety
 from reflectdrive_ros.scoring import simulate as simulation
 from reflectdrive_ros.scoring.contacts import STOPPED_MPS
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.metrics import EgoAreas
-from reflectdrive_ros.scoring.safety import (
-    OUTLINE,
-    OUTLINE_MARGIN_M,
-    SAFE,
-    SafetyContext,
-    safety_of_states,
-    states_of_poses,
-    vehicle_demands,
-)
 from reflectdrive_ros.scoring.simulate import STEPS, VX, X, Y, simulate
 
 DT_S, BIN_M = 0.5, 0.3
@@ -150,7 +141,7 @@ def test_the_demands_of_plans_on_the_vehicle():
         np.where(np.abs(speed) > 1.0, np.abs(rate) / np.maximum(np.abs(speed), 1.0), 0.0),
     )
     for (phrase, demands, _, _), values in zip(
-        vehicle_demands(poses, DT_S, speed_mps, config().guard), expected, strict=True
+        safety.vehicle_demands(poses, DT_S, speed_mps, config().guard), expected, strict=True
     ):
         np.testing.assert_allclose(demands, values, atol=1e-9, err_msg=phrase)
 
@@ -180,9 +171,9 @@ def crossings(lines, reach_m, poses):
     ],
 )
 def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact):
-    safety_context = SafetyContext(scene, config())
+    safety_context = safety.SafetyContext(scene, config())
     vehicle, poses = config().vehicle, poses_on_road(plans(seed=5), None)
-    states = states_of_poses(interpolate(poses, 6.0), 6.0)
+    states = safety.states_of_poses(interpolate(poses, 6.0), 6.0)
     if simulated:
         states = simulate(poses, safety_context.scene.motion, vehicle)
     centers, shape = simulation.centers(states, vehicle), states.shape[:2]
@@ -193,13 +184,13 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
         inflated = replace(safety_context.scene.agents, sizes=safety_context.inflated_sizes)
         longer = safety_context.stopping_vehicle
         by_step = metrics.no_collision(states, simulation.centers(states, longer), longer, inflated, areas)
-        excess += (by_step < SAFE).sum(axis=1)
+        excess += (by_step < safety.SAFE).sum(axis=1)
     if scene.drivable is not None:
         size = np.array([vehicle.length_m, vehicle.width_m])
         clearance_m = (
             drivable.outline_clearances(scene.drivable, centers, size)
             if exact
-            else drivable.box_clearances(scene.drivable, centers, OUTLINE * size) - OUTLINE_MARGIN_M
+            else drivable.box_clearances(scene.drivable, centers, safety.OUTLINE * size) - safety.OUTLINE_MARGIN_M
         )
         best_m = np.maximum.accumulate(clearance_m, axis=1)
         further_out = clearance_m[:, 1:] < best_m[:, :-1] - scene.drivable.resolution_m
@@ -215,9 +206,9 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
         beyond = np.arange(STEPS + 1) >= first[:, None]
         by_step = np.where(beyond, 0.0, by_step)
         excess += beyond.sum(axis=1)
-    safety = safety_of_states(safety_context, states, exact)
+    computed = safety.safety_of_states(safety_context, states, exact)
     if safety_context.can_check:
-        assert (by_step < SAFE).any()
-        assert (by_step.min(axis=1) == SAFE).any()
-    np.testing.assert_array_equal(safety.by_step, by_step)
-    np.testing.assert_allclose(safety.excess, excess, atol=1e-9)
+        assert (by_step < safety.SAFE).any()
+        assert (by_step.min(axis=1) == safety.SAFE).any()
+    np.testing.assert_array_equal(computed.by_step, by_step)
+    np.testing.assert_allclose(computed.excess, excess, atol=1e-9)

@@ -117,9 +117,8 @@ def test_guidance_is_used_where_it_is_configured_and_never_ignored():
     other = Guided(STRAIGHT)
     planned(other, camera_observation(8.0))
     assert not any(call == "unconditional" or call[0] == "guided" for call in other.calls)
-    with pytest.raises(
-        PlanningError, match=r"reflectdrive\.guidance is 1\.5, but the network lacks the capability guidance"
-    ):
+    complaint = r"reflectdrive\.guidance is 1\.5, but the network lacks the capability guidance"
+    with pytest.raises(PlanningError, match=complaint):
         planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0), reflectdrive__guidance=1.5)
 
 

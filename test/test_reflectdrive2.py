@@ -69,9 +69,8 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
 def test_the_trace_is_that_of_the_plan_that_is_driven_whichever_was_edited():
     """The faster plan is edited; the safety as planned lets the other one be driven, with its own goal and draft."""
     network = Restless(SLOW, STRAIGHT)
-    candidates = reflectdrive2.generate(
-        PlannerState(), camera_observation(speed=8.0, agents=cars()), PlannerContext(config(), network)
-    )
+    scene = camera_observation(speed=8.0, agents=cars())
+    candidates = reflectdrive2.generate(PlannerState(), scene, PlannerContext(config(), network))
     for candidate, ids in enumerate(candidates.ids):
         trace = candidates.trace(candidate)
         assert trace.ids[-1].tolist() == ids.tolist()
@@ -138,9 +137,8 @@ def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
 def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     """What edits leave alone stays where it is: the plan is carried in metres and only its new end is rounded."""
     network = ScriptedNetwork(arc_way(speed, curvature))
-    plans = drive(
-        network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000), pipeline__select=False
-    )
+    scenes = arc_frames(101, dt_s, speed, curvature)
+    plans = drive(network, scenes, Settings(lite_steps_per_full=1000), pipeline__select=False)
     assert [plan.step for plan, _ in plans] == [StepKind.FULL] + [StepKind.LITE] * 100
     truth = kinematics.arc(curvature, speed * plans[0][0].trajectory.times_s)
     off = [np.hypot(*(plan.trajectory.poses - truth)[:, :2].T).max() for plan, _ in plans]
@@ -208,12 +206,8 @@ def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
 
 def test_a_state_of_another_planner_is_no_plan_to_edit():
     plan, state = drive(ScriptedNetwork(arc_way()), frames(1))[0]
-    _, again = pipeline.plan(
-        reflectdrive2.generate,
-        PlannerState(previous=plan),
-        frames(2)[1],
-        PlannerContext(config(), ScriptedNetwork(arc_way())),
-    )
+    planner_context = PlannerContext(config(), ScriptedNetwork(arc_way()))
+    _, again = pipeline.plan(reflectdrive2.generate, PlannerState(previous=plan), frames(2)[1], planner_context)
     assert again.step is StepKind.FULL
     assert isinstance(state.memory, ReflectDrive2Memory)
 

@@ -11,7 +11,7 @@ from scenes import SECOND_NS, Clock, cars, config, later, observation
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import Plan, PlanSource, SafetyCheck, Trajectory, Verdict
-from reflectdrive_ros.core.kinematics import speeds
+from reflectdrive_ros.core.kinematics import arc, speeds
 from reflectdrive_ros.planning.postprocess import comfort
 from reflectdrive_ros.runtime.engine import Engine, safety_loss
 
@@ -24,9 +24,7 @@ def swung(lateral_m, speed_mps=8.0, stamp_ns=SECOND_NS, curvature=0.0, at=(0.0, 
     along = np.concatenate([[0.0], speed_mps * TIMES_S])
     share = along / along[-1]
     offsets_m = lateral_m * (3 * share**2 - 2 * share**3)
-    turn = curvature * along
-    middle = np.stack([np.sinc(turn / np.pi) * along, 0.5 * turn * np.sinc(turn / 2 / np.pi) ** 2 * along], -1)
-    points = middle + offsets_m[:, None] * np.stack([-np.sin(turn), np.cos(turn)], -1)
+    points = geometry.compose(arc(curvature, along), offsets_m[:, None] * np.array([0.0, 1.0, 0.0]))[:, :2]
     headings = geometry.headings_along(np.concatenate([points, 2 * points[-1:] - points[-2:-1]]))[:-1]
     poses = np.column_stack([points, headings])[1:]
     return Plan(stamp_ns, np.array(at), Trajectory(poses, 0.1))

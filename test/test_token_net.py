@@ -196,9 +196,8 @@ def test_images_of_both_instants_are_read_in_their_order():
         actions = random_actions(net)
         logits = net.packed_logits(inputs, actions)
         for order in ((3, 4, 5, 0, 1, 2), (1, 0, 2, 4, 3, 5)):
-            assert not torch.allclose(
-                net.packed_logits(inputs._replace(images=images[:, order]), actions), logits, atol=1e-4
-            )
+            swapped = net.packed_logits(inputs._replace(images=images[:, order]), actions)
+            assert not torch.allclose(swapped, logits, atol=1e-4)
     with pytest.raises(ValueError, match="images has 5 images, expected 6"):
         net.packed_logits(inputs._replace(images=images[:, :5]), actions)
 

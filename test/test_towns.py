@@ -1,16 +1,15 @@
 """Made-up towns: what is drivable holds together, a car that follows any lane stays on the road, and names tell all."""
 
-import shutil
 import subprocess
 import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
 import shapely
+from shared import FOLDER
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import VehicleConfig
@@ -29,21 +28,9 @@ except sumo.SumoMissing as fault:
     pytest.skip(str(fault), allow_module_level=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def folder():
-    yield
-    if folder_of_towns.cache_info().currsize:
-        shutil.rmtree(folder_of_towns())
-
-
-@cache
-def folder_of_towns():
-    return Path(mkdtemp())
-
-
 @cache
 def town(seed):
-    return towns.make(f"many-{seed:05d}", seed, folder_of_towns())
+    return towns.make(f"many-{seed:05d}", seed, FOLDER)
 
 
 @cache

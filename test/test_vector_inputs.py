@@ -52,9 +52,8 @@ def test_shapes_are_those_of_the_specification_and_nothing_is_noted_of_a_full_ob
         "lane_has_limit": (spec.lanes, 1),
         "route_lanes": (spec.route_lanes, 20, 12),
     }
-    assert all(
-        array.dtype == (bool if name == "lane_has_limit" else np.float32) for name, array in inputs.arrays.items()
-    )
+    for name, array in inputs.arrays.items():
+        assert array.dtype == (bool if name == "lane_has_limit" else np.float32)
     assert inputs.notes == ()
 
 
