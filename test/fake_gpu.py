@@ -19,7 +19,6 @@ import types
 from enum import Enum
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -83,10 +82,8 @@ class FakeDriver:
 
     def _guarded(self, function):
         """What a C function may do: return a code, and raise nothing."""
-        work, needs_context = (
-            getattr(self, f"_{function}"),
-            function.startswith(("cuMem", "cuStream", "cuEvent", "cuGr")),
-        )
+        work = getattr(self, f"_{function}")
+        needs_context = function.startswith(("cuMem", "cuStream", "cuEvent", "cuGr"))
 
         def called(*arguments):
             if self.lost:
@@ -219,13 +216,6 @@ class ILogger(Noted):
 
 DataType = Enum("DataType", ["FLOAT", "BF16", "INT64", "BOOL", "UINT8"])
 ELEMENTS = {1: "FLOAT", 16: "BF16", 7: "INT64", 9: "BOOL", 2: "UINT8"}  # by ONNX's numbers
-NUMPY = {
-    "FLOAT": np.float32,
-    "BF16": ml_dtypes.bfloat16,
-    "INT64": np.int64,
-    "BOOL": np.bool_,
-    "UINT8": np.uint8,
-}
 TensorIOMode = Enum("TensorIOMode", ["NONE", "INPUT", "OUTPUT"])
 HEAD = b"an engine of "
 
@@ -379,8 +369,8 @@ class IExecutionContext(Noted):
 
     def _at(self, value):
         """The tensor at the address that was bound."""
-        dtype, shape = NUMPY[ELEMENTS[value.type.tensor_type.elem_type]], shape_of(value)
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type), shape_of(value)
+        size = int(np.prod(shape)) * dtype.itemsize
         raw = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self._bound[value.name]))
         return raw.view(dtype).reshape(shape)
 

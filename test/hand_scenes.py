@@ -17,6 +17,7 @@ import numpy as np
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import AgentKind, CameraFrame, Command, EgoState
+from reflectdrive_ros.core.kinematics import arc
 from reflectdrive_ros.data.scene import FAMILIES, HISTORY_STEPS, NOW, TRACK_STEPS, DrivingScene, Tracks
 from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.scorer import Reference
@@ -24,14 +25,6 @@ from reflectdrive_ros.scoring.scorer import Reference
 CAMERAS = ("front_left", "front", "front_right")
 NAMES = list(FAMILIES)
 MADE_BY = {"scene_version": 1, "options": {"width": 192, "height": 108}}
-
-
-def arc(curvature, along):
-    """Poses (N, 3) on an arc through the origin."""
-    heading = curvature * along
-    x = along * np.sinc(heading / np.pi)
-    y = 0.5 * along * heading * np.sinc(heading / 2 / np.pi) ** 2
-    return np.stack([x, y, heading], axis=1)
 
 
 def strip(curvature, start, stop, right, left):

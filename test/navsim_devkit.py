@@ -63,9 +63,8 @@ def cameras(frame, size=(288, 162), names=tuple(OURS), distortion=(0.0,) * 5):
         camera = rig(*size)[OURS[name]]
         pose = geometry.invert_matrix(camera.camera_from_ego)
         pixels = np.full((size[1], size[0], 3), 40 + 10 * frame + OURS[name], np.uint8)
-        cameras_by_name[name] = Camera(
-            pixels, pose[:3, :3], pose[:3, 3], camera.pixels_from_camera, np.array(distortion)
-        )
+        calibration = pose[:3, :3], pose[:3, 3], camera.pixels_from_camera, np.array(distortion)
+        cameras_by_name[name] = Camera(pixels, *calibration)
     return SimpleNamespace(**cameras_by_name)
 
 
@@ -127,7 +126,7 @@ class Occupancy:
         return self._geometries[self.tokens.index(token)]
 
 
-def metric_cache(entry, version="v1"):
+def metric_cache(entry):
     """The MetricCache of a golden scene."""
     layers = ("lanes", "roadblocks", "intersections", "carparks")
     shapes = {shape["id"]: shapely.Polygon(shape["xy"]) for layer in layers for shape in entry["map"][layer]}
@@ -141,15 +140,14 @@ def metric_cache(entry, version="v1"):
     for step in range(51):
         red = entry["red_lights"][min(step // 5, 8)] if entry["red_lights"] else []
         names = [name for name in red if name in on_route]
-        observation.append(
-            Occupancy(["track0", *(f"red_light_{name}" for name in names)], [None, *(shapes[name] for name in names)])
-        )
+        tokens = ["track0", *(f"red_light_{name}" for name in names)]
+        observation.append(Occupancy(tokens, [None, *(shapes[name] for name in names)]))
     states = [
         SimpleNamespace(
             time_point=SimpleNamespace(time_us=entry["frame_time_us"][NOW] + 100_000 * k),
             rear_axle=SimpleNamespace(x=pose[0], y=pose[1], heading=pose[2]),
         )
-        for k, pose in enumerate(entry[f"pdm_ref_{version}"]["poses"])
+        for k, pose in enumerate(entry["pdm_ref_v1"]["poses"])
     ]
     return SimpleNamespace(
         trajectory=SimpleNamespace(get_sampled_trajectory=lambda: states),
@@ -282,9 +280,8 @@ def install(monkeypatch, agent=AgentOfVersion2):
             if name not in sys.modules:
                 monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
             if depth > 1:
-                monkeypatch.setattr(
-                    sys.modules[".".join(parts[: depth - 1])], parts[depth - 1], sys.modules[name], False
-                )
+                parent = sys.modules[".".join(parts[: depth - 1])]
+                monkeypatch.setattr(parent, parts[depth - 1], sys.modules[name], False)
         for key, value in content.items():
             monkeypatch.setattr(sys.modules[path], key, value, raising=False)
     monkeypatch.delitem(sys.modules, "reflectdrive_ros.evaluation.navsim_agent", raising=False)

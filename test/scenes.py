@@ -4,21 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from reflectdrive_ros.core.config import Config, VehicleConfig
+from reflectdrive_ros.core.config import Config, VehicleConfig, override_dotted
 from reflectdrive_ros.core.domain import (
     Agents,
     EgoState,
     LanePolylines,
     Observation,
     Plan,
+    StopLines,
     TrafficLights,
     Trajectory,
 )
+from reflectdrive_ros.core.geometry import headings_along
 from reflectdrive_ros.core.lanes import LANE_POINTS
 
 SECOND_NS = 1_000_000_000
 CAR = VehicleConfig()
 SIZE = np.array([CAR.length_m, CAR.width_m])
+FRONT_M = CAR.rear_axle_to_center_m + 0.5 * CAR.length_m  # bumper ahead of the rear axle
 
 
 class Clock:
@@ -41,15 +44,13 @@ def straight_route(length=200.0, behind=20.0, left=0.0):
     return np.stack([x, np.full_like(x, left), np.zeros_like(x)], axis=1)
 
 
-def turning_route(radius=12.0, before=30.0, turn=np.pi / 2, after=60.0):
-    """Straight, then a left turn of the given radius, then straight."""
+def turning_route(radius=12.0, before=30.0):
+    """Straight, then a quarter circle of the given radius to the left, then 60 m straight."""
     straight = np.stack([np.arange(-20.0, before, 1.0), np.zeros(int(before) + 20)], axis=1)
-    angles = np.linspace(0.0, turn, 40)
+    angles = np.linspace(0.0, np.pi / 2, 40)
     bend = np.stack([before + radius * np.sin(angles), radius * (1 - np.cos(angles))], axis=1)
-    away = np.arange(1.0, after)[:, None] * np.array([np.cos(turn), np.sin(turn)]) + bend[-1]
+    away = np.arange(1.0, 60.0)[:, None] * np.array([np.cos(np.pi / 2), np.sin(np.pi / 2)]) + bend[-1]
     points = np.concatenate([straight, bend, away])
-    from reflectdrive_ros.core.geometry import headings_along
-
     return np.concatenate([points, headings_along(points)[:, None]], axis=1)
 
 
@@ -69,12 +70,19 @@ def observation(speed=8.0, route=None, agents=None, stamp_ns=SECOND_NS, **more):
     return Observation(stamp_ns, state, route, agents=agents, **more)
 
 
+def with_light(scene, state, line_m=60.0, left_m=0.0, against=False):
+    """The scene with a light whose stop line is `line_m` ahead of the rear axle, over the lane `left_m` to the left."""
+    ends = np.array([[[line_m, left_m + 1.75], [line_m, left_m - 1.75]]])
+    lines = StopLines(ends[:, ::-1] if against else ends, np.array([7]))
+    return replace(scene, stop_lines=lines, traffic_lights=TrafficLights(np.array([7]), np.array([int(state)])))
+
+
 def later(scene, seconds, forward=None):
     """The scene after the ego moved on along its heading (by default at its speed); the world stays where it was."""
     moved = scene.ego.speed_mps * seconds if forward is None else forward
     stamp_ns = scene.stamp_ns + round(seconds * SECOND_NS)
-    state = replace(scene.ego, stamp_ns=stamp_ns, map_from_ego=scene.ego.map_from_ego + np.array([moved, 0.0, 0.0]))
     shift = np.array([moved, 0.0, 0.0])
+    state = replace(scene.ego, stamp_ns=stamp_ns, map_from_ego=scene.ego.map_from_ego + shift)
     agents = scene.agents
     if agents is not None:
         poses = agents.poses - shift
@@ -85,8 +93,6 @@ def later(scene, seconds, forward=None):
 
 def config(**changes):
     """The default configuration with dotted settings: config(planner=.., guard__max_speed_mps=..)."""
-    from reflectdrive_ros.core.config import override_dotted
-
     return override_dotted(Config(), {name.replace("__", "."): value for name, value in changes.items()})
 
 

@@ -52,8 +52,8 @@ class ScriptedNetwork:
         return draft_sequentially(self, context, actions, limits)
 
 
-def arc_way(speed=10.0, curvature=0.02, times_s=TIMES_S):
-    return kinematics.arc(curvature, speed * times_s)[:, :2]
+def arc_way(speed=10.0, curvature=0.02):
+    return kinematics.arc(curvature, speed * TIMES_S)[:, :2]
 
 
 STRAIGHT, SLOW = arc_way(8.0, 0.0), np.stack([[3.5, 6.5, 9.0, 11.0, 12.5, 13.5, 14.0, 14.1], np.zeros(8)], 1)
@@ -78,12 +78,11 @@ def frames(count, dt_s=0.1, scene=None):
     return [later(scene, dt_s * k) for k in range(count)]
 
 
-def arc_frames(count, dt_s=0.1, speed=10.0, curvature=0.02, start=(100.0, -50.0, 2.0)):
-    """Observations of a car that drives a circle, anywhere on the map."""
+def arc_frames(count, dt_s=0.1, speed=10.0, curvature=0.02):
+    """Observations of a car that drives a circle, somewhere on the map."""
     scenes = []
     for k in range(count):
-        now = kinematics.arc(curvature, np.array([speed * dt_s * k]))[0]
-        at = geometry.compose(np.array(start), now)
+        at = geometry.compose(np.array([100.0, -50.0, 2.0]), kinematics.arc(curvature, np.array([speed * dt_s * k]))[0])
         stamp_ns = SECOND_NS + round(k * dt_s * SECOND_NS)
         scene = camera_observation(speed, stamp_ns=stamp_ns)
         scenes.append(replace(scene, ego=ego(speed, stamp_ns, at, yaw_rate_rps=speed * curvature)))

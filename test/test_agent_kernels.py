@@ -23,9 +23,9 @@ from reflectdrive_ros.scoring.prediction import (
 ROAD = FrenetFrame.of(turning_route(radius=20.0, before=12.0))
 
 
-def agents(count=40, seed=0):
+def agents():
     """On the road, in both directions, and off it; some stand, some walk."""
-    rng = np.random.default_rng(seed)
+    rng, count = np.random.default_rng(0), 40
     at_m = rng.uniform(-5.0, 60.0, count)
     lateral_m = rng.choice([0.0, 3.5, -3.5, 9.0], count) + rng.normal(0.0, 0.2, count)
     points = ROAD.to_cartesian(np.stack([at_m, lateral_m], axis=-1))
@@ -39,8 +39,8 @@ def agents(count=40, seed=0):
     )
 
 
-def driven(count, seed=1):
-    return np.cumsum(np.random.default_rng(seed).uniform(0.0, 0.9, (count, 30)), axis=1) - 0.1
+def driven():
+    return np.cumsum(np.random.default_rng(1).uniform(0.0, 0.9, (40, 30)), axis=1) - 0.1
 
 
 def test_road_coordinates_are_those_of_the_nearest_sample():
@@ -80,10 +80,11 @@ def test_the_lead_is_the_nearest_agent_ahead_on_the_path():
     np.testing.assert_allclose(computed.gaps_m, expected_m, atol=1e-9)
     led = np.isfinite(expected_m)
     np.testing.assert_array_equal(computed.rows[led], gaps_m.argmin(axis=1)[led])
+    assert len(find_leads(Agents.none(), *np.zeros((3, 0)), np.zeros(0, bool)).rows) == 0
 
 
 def test_agents_turn_on_arcs_whose_curvature_decays():
-    others, driven_m = agents(), driven(40)
+    others, driven_m = agents(), driven()
     rates = np.random.default_rng(2).normal(0.0, 0.3, 40)
     speeds_mps = np.hypot(*others.velocities_mps.T)[:, None]
     turned = rates[:, None] * agent_motion.decayed(driven_m / np.maximum(speeds_mps, ARC_MIN_MPS), TURN_DECAY_S)
@@ -99,7 +100,7 @@ def test_agents_turn_on_arcs_whose_curvature_decays():
 
 
 def test_agents_on_the_road_keep_their_lanes():
-    others, driven_m = agents(), driven(40)
+    others, driven_m = agents(), driven()
     at_m, lateral_m, _ = prediction.project_to_road(ROAD, others.poses)
     speeds_mps = np.hypot(*others.velocities_mps.T)
     turned = geometry.wrap(others.poses[:, 2] - np.interp(at_m, ROAD.at, ROAD.heading))
@@ -141,10 +142,5 @@ def test_tracks_are_linear_between_the_poses_of_a_forecast_and_go_straight_on_be
     steps_m = np.hypot(*np.moveaxis(np.diff(tracks.poses[..., :2], axis=1), -1, 0))[:, inside[1:]]
     at_knots = np.isclose(np.round(times_s / dt_s) * dt_s, times_s)[:-1][inside[1:]]
     if dt_s > 0.1:  # between two knots the speed is that of the steps
-        np.testing.assert_allclose(
-            steps_m[:, ~at_knots], 0.1 * tracks.speeds_mps[:, :-1][:, inside[1:]][:, ~at_knots], atol=1e-9
-        )
-
-
-def test_leads_without_agents():
-    assert len(find_leads(Agents.none(), *np.zeros((3, 0)), np.zeros(0, bool)).rows) == 0
+        speeds_mps = tracks.speeds_mps[:, :-1][:, inside[1:]]
+        np.testing.assert_allclose(steps_m[:, ~at_knots], 0.1 * speeds_mps[:, ~at_knots], atol=1e-9)

@@ -22,8 +22,8 @@ from reflectdrive_ros.runtime.model_file import ModelFileError, model_config, ve
 from reflectdrive_ros.runtime.network import golden, load_network, self_check, synthetic_inputs
 
 
-def opened(model, **changes):
-    return load_network(replace(ModelConfig(str(model.file), model.sha256), **changes), DecodingConfig())
+def opened(model, decoding=None, **changes):
+    return load_network(ModelConfig(str(model.file), model.sha256, **changes), decoding or DecodingConfig())
 
 
 def refused(ask):
@@ -50,9 +50,7 @@ def test_no_model_is_no_network():
 def test_a_network_decodes_as_it_is_set(tiny_model):  # noqa: F811
     network = opened(tiny_model)
     assert len(network.prefill_goal(synthetic_inputs(network)).actions) == DecodingConfig().goals
-    network = load_network(
-        ModelConfig(str(tiny_model.file), tiny_model.sha256), DecodingConfig(goals=4, goal_spacing_m=9.0)
-    )
+    network = opened(tiny_model, DecodingConfig(goals=4, goal_spacing_m=9.0))
     rules = network.decoding
     network.set_decoding(replace(rules, goals=replace(rules.goals, floor=0.0)))  # every slot has a goal of its own
     prefilled = network.prefill_goal(synthetic_inputs(network))
@@ -96,9 +94,7 @@ def test_a_model_named_on_a_command_line_brings_its_hash(copy):
 
 @pytest.mark.parametrize("library", ["torch", "safetensors"])
 def test_without_the_library_the_extra_is_named(copy, library):
-    program = (
-        f"import sys; sys.modules['{library}'] = None; from reflectdrive_ros.ros.node import main; sys.exit(main())"
-    )
+    program = f"import sys; sys.modules['{library}'] = None; from reflectdrive_ros.ros.node import main; exit(main())"
     settings = [f"{name.replace('__', '.')}:={value}" for name, value in copy.settings.items()]
     words = ["--ros-args", *(word for pair in settings for word in ("-p", pair))]
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
@@ -126,9 +122,7 @@ def test_a_model_that_answers_otherwise_than_its_card_is_refused_whatever_rules_
     card = json.loads(card_path.read_text())
     assert card["golden"] == golden(TorchNetwork.from_file(copy.file, copy.sha256, decoding=SELF_CHECK_DECODING))
     for value_power in (0.0, 10.0):
-        load_network(
-            ModelConfig(str(copy.file), copy.sha256), DecodingConfig(rescore_goals=1, goal_value_power=value_power)
-        )
+        opened(copy, DecodingConfig(rescore_goals=1, goal_value_power=value_power))
     card["golden"]["goal_log_prob"] -= 0.2
     card_path.write_text(json.dumps(card))
     assert "fails its self-check: its goal_log_prob is" in refused(lambda: opened(copy))

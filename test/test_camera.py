@@ -15,11 +15,11 @@ from reflectdrive_ros.sim.render import appearance, camera, scenery, visible_sce
 from reflectdrive_ros.sim.traffic.actors import Actors, ActorShape, Lamp, TrafficSnapshot
 
 
-def rendered(town, who=None, lamps=ALL_GREEN, name="front", light=None, time_s=5.0, size=(640, 360), ego=EGO):
+def rendered(town, who=None, lamps=ALL_GREEN, name="front", time_s=5.0, size=(640, 360), ego=EGO):
     """(H, W, 3) as int."""
     snapshot = TrafficSnapshot(time_s, who or Actors.none(), lamps)
     each = next(each for each in camera.rig(*size) if each.name == name)
-    return camera.render_image(visible_scene.gather_visible(town, snapshot, ego, light or PLAIN), each).astype(int)
+    return camera.render_image(visible_scene.gather_visible(town, snapshot, ego, PLAIN), each).astype(int)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +50,8 @@ def difference(one, other):
     ("name", "position"), [("front", (12.0, 1.0)), ("front_left", (7.0, 6.0)), ("front_right", (7.0, -5.0))]
 )
 def test_a_cone_is_seen_where_the_matrices_of_the_frame_say(town, name, position):
-    changed = (
-        difference(rendered(town, name=name), rendered(town, actors((ActorShape.CONE, *position, 0.3)), name=name)) > 20
-    )
-    rows, columns = np.nonzero(changed)
+    with_cone = rendered(town, actors((ActorShape.CONE, *position, 0.3)), name=name)
+    rows, columns = np.nonzero(difference(rendered(town, name=name), with_cone) > 20)
     foot, tip = pixel((*position, 0.0), name), pixel((*position, 0.7), name)
     assert rows.min() == pytest.approx(tip[1], abs=3)
     assert rows.max() == pytest.approx(foot[1], abs=9)  # its foot is 0.4 m deep, and it throws a shadow
@@ -149,10 +147,8 @@ def test_a_nearer_car_hides_a_farther_one(town):
 def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, position):
     """A bus alongside covers one connected stretch of a side image, up to its border."""
     for name in ("front_left", "front", "front_right"):
-        changed = (
-            difference(rendered(town, name=name), rendered(town, actors((ActorShape.BUS, *position, 0.0)), name=name))
-            > 12
-        )
+        with_bus = rendered(town, actors((ActorShape.BUS, *position, 0.0)), name=name)
+        changed = difference(rendered(town, name=name), with_bus) > 12
         covered = np.flatnonzero(changed[120:240].any(axis=0))
         if len(covered) > 20:
             assert covered.max() - covered.min() < 1.25 * len(covered)
@@ -163,9 +159,8 @@ def test_what_reaches_past_the_camera_is_cut_not_wrapped(town, position):
 
 def digest():
     town = scenery.build_scenery(crossroads(), 5)
-    snapshot = TrafficSnapshot(
-        2.5, actors((ActorShape.CAR, 12.0, 0.0, 0.1), (ActorShape.BICYCLE, 8.0, 2.0, 0.0)), ALL_GREEN
-    )
+    others = actors((ActorShape.CAR, 12.0, 0.0, 0.1), (ActorShape.BICYCLE, 8.0, 2.0, 0.0))
+    snapshot = TrafficSnapshot(2.5, others, ALL_GREEN)
     frames = camera.render_frames(town, snapshot, EGO, 0, camera.rig(192, 108), appearance.sample_appearance(3))
     return hashlib.sha256(b"".join(frame.pixels.tobytes() for frame in frames)).hexdigest()
 

@@ -81,14 +81,8 @@ def change_config(values):
         (lambda t, m: t.pop("slot"), "lacks slot and has unexpected nothing"),
         (lambda t, m: t.update(slot=torch.zeros(15, 32)), r"slot has shape \(15, 32\), expected \(16, 32\)"),
         (lambda t, m: t["norm.weight"].fill_(float("nan")), "NaN or infinity in norm.weight"),
-        (
-            lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}),
-            r"expected weights of the format .*net\.4",
-        ),
-        (
-            lambda t, m: m.update({"reflectdrive.token_net.4": "[" * 100_000}),
-            "the configuration that .* carries nests deeper than 64 levels",
-        ),
+        (lambda t, m: m.update({"reflectdrive.token_net.0": m.popitem()[1]}), r"expected weights of the format .*t\.4"),
+        (lambda t, m: m.update({"reflectdrive.token_net.4": "[" * 100_000}), "carries nests deeper than 64 levels"),
         (change_config(lambda c: c.update(colour="red")), r"unknown \['colour'\]"),
         (change_config(lambda c: c["transformer"].pop("heads")), r"carries has no transformer\.heads"),
         (change_config(lambda c: c.update(cameras="3")), "carries has cameras = '3', expected a whole number"),
@@ -98,10 +92,7 @@ def change_config(values):
             change_config(lambda c: c["layout"]["axes"][0].update(bin=float("nan"))),
             r"has layout.axes\[0\].bin = nan, expected a finite number",
         ),
-        (
-            change_config(lambda c: c["layout"].update(goal=[3, 4])),
-            r"TokenLayout.goal is \(3, 4\), expected the positions",
-        ),
+        (change_config(lambda c: c["layout"].update(goal=[3, 4])), r"TokenLayout.goal is \(3, 4\), expected the pos"),
         (
             change_config(lambda c: c["transformer"].update(width=1 << 16, ffn=1 << 16, layers=256)),
             r"lacks layers\.10\.",
@@ -278,10 +269,7 @@ def test_a_language_model_of_other_measures_is_refused_by_name(qwen):
     ("change", "complaint"),
     [
         (lambda t, m: t.pop("model.layers.1.self_attn.q_norm.weight"), r"lacks layers\.1\.self_attn\.q_norm\.weight"),
-        (
-            lambda t, m: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}),
-            r"unexpected .*q_proj\.bias",
-        ),
+        (lambda t, m: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)}), r"unexpected .*q_proj\.b"),
         (lambda t, m: t.update({"model.norm.weight": torch.zeros(31)}), r"norm\.weight has shape \(31,\)"),
     ],
 )

@@ -128,10 +128,8 @@ def test_a_plan_that_was_carried_is_scored_as_if_it_went_on(left, speed):
 
 def result(one, scores=(1.0,), parts=None):
     parts = np.ones((len(scores), len(closed_loop.PLAN_SCORES))) if parts is None else np.array(parts)
-    values = measurements()
-    return closed_loop.DriveResult(
-        "route_follower", 0, "town", one, values, np.array(scores), parts, {"OK": 1}, {"PLANNER": 1}
-    )
+    plans = np.array(scores), parts, {"OK": 1}, {"PLANNER": 1}
+    return closed_loop.DriveResult("route_follower", 0, "town", one, measurements(), *plans)
 
 
 def test_the_parts_of_the_score_are_means_over_all_plans_of_all_drives():
@@ -152,9 +150,8 @@ def test_the_parts_of_the_score_are_means_over_all_plans_of_all_drives():
 def test_rates_are_over_all_kilometres_and_shares_over_all_time():
     hits = [Collision(1.0, 3, ActorShape.CAR, True), Collision(9.0, 4, ActorShape.CAR, False)]
     events = [Event("red_light", 2.0, ""), Event("off_road", 59.0, "")]
-    numbers = closed_loop.drive_metrics(
-        [result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])]
-    )
+    drives = [result(log(100.0, 5.0, hits)), result(log(60.0, 25.0, (), events, 80), [0.5, 0.0])]
+    numbers = closed_loop.drive_metrics(drives)
     assert numbers["km"] == pytest.approx(2.0)
     assert numbers["collisions_per_km"] == pytest.approx(1.0)
     assert numbers["at_fault_per_km"] == pytest.approx(0.5)
@@ -185,11 +182,8 @@ def test_the_command_writes_the_numbers_of_its_table_and_the_page_of_its_worst_i
     assert (tmp_path / closed_loop.FOLDER / closed_loop.PAGE).exists()
     written = json.loads(file.read_text())
     assert written["planner"] == "constant_velocity"
-    assert (
-        set(closed_loop.MEASURES)
-        | {"drive_score", "drive_terms", "drives", "km", "verdicts", "failures", "command", "version"}
-        <= written.keys()
-    )
+    others = {"drive_score", "drive_terms", "drives", "km", "verdicts", "failures", "command", "version"}
+    assert others.union(closed_loop.MEASURES) <= written.keys()
     (world,) = written["planners"]["constant_velocity"]["worlds"]
     assert (world["town"], world["seed"]) == ("closed-loop-00003", 3)
     assert world["seconds"] == pytest.approx(2.0)

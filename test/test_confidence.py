@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scenes import cars, config, observation, straight_route, turning_route
 
+from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.planning.confidence import (
     RADIUS_MAX_M,
     TTC_MAX_S,
@@ -19,13 +20,12 @@ from reflectdrive_ros.scoring.safety import SafetyContext
 DT_S = 0.1
 
 
-def straight(speed=8.0, left=0.0, steps=40):
-    return np.column_stack([speed * DT_S * np.arange(1, steps + 1), np.full(steps, left), np.zeros(steps)])
+def straight(left=0.0):
+    return np.column_stack([8.0 * DT_S * np.arange(1, 41), np.full(40, left), np.zeros(40)])
 
 
-def arc(radius, speed=8.0, steps=40):
-    heading = speed * DT_S * np.arange(1, steps + 1) / radius
-    return np.column_stack([radius * np.sin(heading), radius * (1.0 - np.cos(heading)), heading])
+def bend(radius, speed=8.0, steps=40):
+    return kinematics.arc(1.0 / radius, speed * DT_S * np.arange(1, steps + 1))
 
 
 def context_of(**changes):
@@ -82,10 +82,12 @@ def test_a_plan_on_its_road_has_a_higher_confidence_than_one_off_it():
 
 def test_a_bend_driven_with_the_curvature_of_the_road_has_a_high_confidence():
     behind = np.column_stack([np.arange(-30.0, 0.0), np.zeros(30), np.zeros(30)])
-    route = np.concatenate([behind, arc(40.0, speed=10.0, steps=60)])  # the bend begins where the car is
-    bend = SafetyContext(observation(route=route), config())
-    assert confidence(arc(40.0), DT_S, bend).value > confidence(arc(80.0), DT_S, bend).value + 0.05
-    assert confidence(arc(40.0), DT_S, bend).value > confidence(straight(), DT_S, bend).value + 0.1
+    route = np.concatenate([behind, bend(40.0, speed=10.0, steps=60)])  # the bend begins where the car is
+    along, wider, ahead = (
+        confidence(poses, DT_S, context_of(route=route)).value for poses in (bend(40.0), bend(80.0), straight())
+    )
+    assert along > wider + 0.05
+    assert along > ahead + 0.1
 
 
 def test_driving_into_a_standing_car_lowers_the_confidence_up_to_the_contact():

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from operation_modes import remembering_planner
-from scenes import Clock, cars, config, observation, straight_plan, straight_route, turning_route
+from scenes import FRONT_M, Clock, cars, config, observation, straight_plan, straight_route, turning_route, with_light
 
 from reflectdrive_ros.core import geometry, kinematics
-from reflectdrive_ros.core.domain import LightState, Plan, PlanSource, StepKind, StopLines, TrafficLights, Trajectory
+from reflectdrive_ros.core.domain import LightState, Plan, PlanSource, StepKind, Trajectory
 from reflectdrive_ros.planning.continuation import continue_plan, continue_trajectory
 from reflectdrive_ros.planning.planner import PlannerState
 from reflectdrive_ros.replay.validator import LIMITS, check_shape, three_point_curvature
@@ -85,17 +85,13 @@ def test_it_follows_a_bend_slowly_enough_and_within_the_limits_of_the_validator(
 def test_it_stays_behind_a_slow_car_that_the_plan_itself_does_not_reach():
     scene = observation(8.0, agents=cars((50.0, 0.0, 0.0, 1.0)))
     result = continued(four_seconds(), scene).trajectory
-    front_m = result.poses[-1, 0] + config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
-    assert front_m < 50.0 + 8.0 - 2.25
+    assert result.poses[-1, 0] + FRONT_M < 50.0 + 8.0 - 2.25
 
 
 def test_it_stops_before_a_red_light_beyond_the_plan():
-    lines = StopLines(np.array([[[62.0, 1.75], [62.0, -1.75]]]), np.array([7]))
-    lights = TrafficLights(np.array([7]), np.array([int(LightState.RED)]))
-    scene = observation(8.0, stop_lines=lines, traffic_lights=lights)
+    scene = with_light(observation(8.0), LightState.RED, 62.0)
     result = continue_trajectory(four_seconds().trajectory, SafetyContext(scene, config()), 12.0)
-    front_m = result.poses[-1, 0] + config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
-    assert 58.0 < front_m < 62.0
+    assert 58.0 < result.poses[-1, 0] + FRONT_M < 62.0
     assert kinematics.speeds(result)[-1] < 0.5
 
 

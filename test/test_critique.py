@@ -17,41 +17,37 @@ from reflectdrive_ros.training.rewards import PlanScorer
 
 SPEED_MPS = 8.0
 ROAD = [np.array([[-30.0, -1.9], [120.0, -1.9], [120.0, 1.9], [-30.0, 1.9]])]
-AHEAD, FASTER, SLOWER, LEFT, RIGHT = 0, (1, 0), (-1, 0), (0, 1), (0, -1)
 
 
-@pytest.fixture(name="road", scope="module")
-def fixture_road():
+@pytest.fixture(scope="module")
+def road():
     return drivable.grid_around_ego(drivable.union_polygons(ROAD))
 
 
-def plan(left_m=0.0, speed_mps=SPEED_MPS):
+def plan(left_m=0.0):
     """(1, T) ids of a plan that drifts to the left."""
     share = np.arange(1, 9) / 8
-    points = np.stack([4.0 * speed_mps * share, left_m * share**2], axis=1)
+    points = np.stack([4.0 * SPEED_MPS * share, left_m * share**2], axis=1)
     return ROUTE_FRAME.clip(ROUTE_FRAME.encode(points)).reshape(1, -1)
 
 
-def critique_of(actions, road, agents=(), **more):
-    context = SafetyContext(observation(SPEED_MPS, agents=cars(*agents), drivable=road, **more), Config())
-    return critique.critique(context, actions, ROUTE_FRAME)
+def critique_of(actions, road, *agents):
+    scene = observation(SPEED_MPS, agents=cars(*agents), drivable=road, traffic_lights=NO_LIGHTS)
+    return critique.critique(SafetyContext(scene, Config()), actions, ROUTE_FRAME)
 
 
 def of_plan(values, name):
     return values[0, 0, 1 + len(OF_WAYPOINT) + OF_PLAN.index(name)]
 
 
-def gain(values, pace=0, delay=0, offset=0, bulge=0):
+def gain(values, pace=0, offset=0):
     """Of a variant's score without progress, over the plan's."""
-    (index,) = np.flatnonzero(((pace, delay, offset, bulge) == VARIANT_SIZES).all(axis=1))
+    (index,) = np.flatnonzero(((pace, 0, offset, 0) == VARIANT_SIZES).all(axis=1))
     return values[0, 0, CRITIQUE_CHANNELS - len(VARIANT_SIZES) + index]
 
 
 def test_a_plan_that_leaves_the_road_is_better_further_to_the_right(road):
-    staying, leaving = (
-        critique_of(plan(), road, traffic_lights=NO_LIGHTS),
-        critique_of(plan(0.95), road, traffic_lights=NO_LIGHTS),
-    )
+    staying, leaving = (critique_of(plan(left_m), road) for left_m in (0.0, 0.95))
     assert staying.shape == (1, ROUTE_FRAME.points, CRITIQUE_CHANNELS)
     assert (staying[..., 0] == 1.0).all()
     assert of_plan(staying, "dac") == 1.0
@@ -63,7 +59,7 @@ def test_a_plan_that_leaves_the_road_is_better_further_to_the_right(road):
 
 
 def test_a_plan_into_a_standing_vehicle_is_better_slower_and_tells_where_it_meets_it(road):
-    values = critique_of(plan(), road, agents=[(36.0, 0.0, 0.0, 0.0)], traffic_lights=NO_LIGHTS)
+    values = critique_of(plan(), road, (36.0, 0.0, 0.0, 0.0))
     assert of_plan(values, "nc") < 1.0 or of_plan(values, "ttc") < 1.0
     assert gain(values, pace=-2) >= gain(values, pace=-1) >= 0.0 >= gain(values, pace=2)
     clearance = values[0, :, 1 + OF_WAYPOINT.index("clearance")]
@@ -71,21 +67,16 @@ def test_a_plan_into_a_standing_vehicle_is_better_slower_and_tells_where_it_meet
     assert clearance[-1] < clearance[0]
 
 
-@pytest.mark.parametrize("unknown", ["road", "agents", "lights"])
+@pytest.mark.parametrize("unknown", ["drivable", "agents", "traffic_lights"])
 def test_nothing_is_said_where_a_score_does_not_know_what_the_plan_meets(road, unknown):
-    more = {} if unknown == "lights" else {"traffic_lights": NO_LIGHTS}
-    scene = observation(
-        SPEED_MPS,
-        agents=None if unknown == "agents" else cars((20.0, 0.0, 0.0, 0.0)),
-        drivable=None if unknown == "road" else road,
-        **more,
-    )
+    fields = {"agents": cars((20.0, 0.0, 0.0, 0.0)), "drivable": road, "traffic_lights": NO_LIGHTS, unknown: None}
+    scene = observation(SPEED_MPS, **fields)
     values = critique.critique(SafetyContext(scene, Config()), plan(1.2), ROUTE_FRAME)
     assert not values.any()
 
 
 def test_the_critique_of_a_mirrored_plan_is_mirrored(road):
-    there, mirrored = (critique_of(plan(left_m), road, traffic_lights=NO_LIGHTS) for left_m in (0.8, -0.8))
+    there, mirrored = (critique_of(plan(left_m), road) for left_m in (0.8, -0.8))
     np.testing.assert_allclose(critique.mirrored(there), mirrored, atol=1e-3)
     assert np.abs(there - mirrored).max() > 0.1
 

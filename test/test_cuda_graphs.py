@@ -36,9 +36,8 @@ class Tape(TorchDispatchMode):
     def again(self):
         for operation, args, kwargs, out in self.done:
             for recorded, replayed in zip(tree_leaves(out), tree_leaves(operation(*args, **kwargs)), strict=True):
-                if (
-                    isinstance(recorded, torch.Tensor) and recorded.data_ptr() != replayed.data_ptr()
-                ):  # else it is a view
+                is_tensor = isinstance(recorded, torch.Tensor)
+                if is_tensor and recorded.data_ptr() != replayed.data_ptr():  # else it is a view
                     recorded.copy_(replayed)
 
 
@@ -184,10 +183,8 @@ def test_on_a_gpu_a_replay_never_waits_for_the_host():
     device = torch.device("cuda")
     net = tiny_net().to(device)
     context = tuple(tuple(part.to(device) for part in layer) for layer in context_of(tiny_net(), 1))
-    step, actions = (
-        cuda_graphs.cuda_step(net, RULES, CudaMode(recorded=True), device, counts=(2,)),
-        random_actions(net, 1, 2).to(device),
-    )
+    step = cuda_graphs.cuda_step(net, RULES, CudaMode(recorded=True), device, counts=(2,))
+    actions = random_actions(net, 1, 2).to(device)
     step(actions, context, 5, False)
     torch.cuda.set_sync_debug_mode("error")
     try:

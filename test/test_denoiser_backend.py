@@ -11,6 +11,7 @@ import torch
 from fake_gpu import driver, trt  # noqa: F401 (fixtures)
 from flop_counter import counted
 from rich.console import Console
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from scenes import Clock, config
 from shipped_planner import SCENES
@@ -111,19 +112,13 @@ def test_a_saved_network_loads_as_it_was_and_its_card_describes_it(net, weights)
     ],
 )
 def test_weights_whose_configuration_does_not_fit_are_refused(weights, tmp_path, change, complaint):
-    with checkpoint_file(weights) as stored:
+    with safe_open(weights, "pt") as stored:
         values = json.loads(stored.metadata()[checkpoint.FORMAT])
     change(values)
     path = tmp_path / "weights.safetensors"
     save_file(load_file(weights), path, {checkpoint.FORMAT: json.dumps(values)})
     with pytest.raises(CheckpointError, match=complaint):
         checkpoint.load(path, sha256_of(path))
-
-
-def checkpoint_file(path):
-    from safetensors import safe_open
-
-    return safe_open(path, "pt")
 
 
 def test_another_hash_and_weights_of_another_kind_are_refused(weights, tmp_path):

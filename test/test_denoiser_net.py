@@ -1,7 +1,6 @@
 """The denoising network is the public Diffusion-Planner: the same answers, and the facts that a port gets wrong."""
 
 import copy
-from types import MethodType
 
 import numpy as np
 import pytest
@@ -18,20 +17,19 @@ from denoiser_cases import (  # noqa: F401 (fixtures)
 )
 
 from reflectdrive_ros.deploy import published_case
-from reflectdrive_ros.model import scene_encoder
 from reflectdrive_ros.model.denoiser import net, published
 from reflectdrive_ros.model.denoiser.net import DenoiserNet, DenoiserNetConfig
 from reflectdrive_ros.model.scene_encoder import VectorTensors
 
 
-def clean(network, inputs, futures, time=0.4):
-    return network.denoise(futures, torch.full(futures.shape[:2], time), network.encode(inputs))
+def clean(network, inputs, futures):
+    return network.denoise(futures, torch.full(futures.shape[:2], 0.4), network.encode(inputs))
 
 
-def row_is_valid(spec=SPEC):
+def row_is_valid():
     """(elements,) bool of `random_inputs`."""
-    agents, static, lanes = (torch.arange(n) for n in (spec.agents, spec.static_objects, spec.lanes))
-    return torch.cat([agents < spec.agents - 2, static < spec.static_objects - 1, lanes < spec.lanes - 3])
+    agents, static, lanes = (torch.arange(n) for n in (SPEC.agents, SPEC.static_objects, SPEC.lanes))
+    return torch.cat([agents < SPEC.agents - 2, static < SPEC.static_objects - 1, lanes < SPEC.lanes - 3])
 
 
 def close(values, expected, atol=1e-5):
@@ -70,77 +68,35 @@ def test_the_rounding_of_float32_explains_the_encoding_and_nothing_else_needs_it
     assert rows["encoding"].rounding < 2e-4
 
 
-def scaled(name):
-    def change(network):
-        network.get_parameter(name).mul_(1.01)
-
-    return change
-
-
-def swapped_keys_and_values(network):
-    for layer in network.encoder.layers:
-        queries, keys, values = layer.attn.in_proj_weight.clone().chunk(3)
-        layer.attn.in_proj_weight.copy_(torch.cat([queries, values, keys]))
-
-
-def normalised_keys(network):
-    def forward(self, x, visible):
-        inner = self.norm1(x)
-        x = x + self.attn.attend(self.attn.queries(inner), *self.attn.keys_values(inner), visible)
-        return x + self.mlp(self.norm2(x))
-
-    for layer in network.encoder.layers:
-        layer.forward = MethodType(forward, layer)
-
-
-def residual_of_the_last_mlp(network):
-    for layer in network.decoder.layers:
-        layer.mlp2.forward = MethodType(lambda self, x: x + scene_encoder.Mlp.forward(self, x), layer.mlp2)
-
-
-def no_residual_in_the_encoder(network):
-    for layer in network.encoder.layers:
-        layer.forward = MethodType(lambda self, x, visible: self.mlp(self.norm2(x)), layer)
-
-
-def sine_before_cosine(network):
-    network.decoder.time1.weight.copy_(network.decoder.time1.weight.roll(net.FREQUENCIES // 2, 1))
-
-
-WRONG = [
-    scaled("encoder.agent_kind.weight"),
-    scaled("encoder.agent_mixer.blocks.0.tokens_mlp.fc1.weight"),
-    scaled("encoder.lane_mixer.channel_pre_project.fc1.weight"),
-    scaled("encoder.static_mlp.fc1.weight"),
-    scaled("encoder.layers.1.attn.out_proj.weight"),
-    scaled("encoder.layers.1.mlp.fc2.bias"),
-    scaled("encoder.unknown_limit.weight"),
-    scaled("decoder.route_mixer.norm.weight"),
-    scaled("decoder.layers.0.cross_attn.in_proj_weight"),
-    scaled("decoder.layers.0.modulation.weight"),
-    scaled("decoder.time1.weight"),
-    scaled("decoder.final.output.bias"),
-    swapped_keys_and_values,
-    normalised_keys,
-    residual_of_the_last_mlp,
-    no_residual_in_the_encoder,
-    sine_before_cosine,
-]
-
-
-@pytest.mark.parametrize("change", WRONG)
-def test_a_network_that_differs_by_a_hundredth_of_a_tensor_or_by_a_rule_is_detected(change):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "encoder.agent_kind.weight",
+        "encoder.agent_mixer.blocks.0.tokens_mlp.fc1.weight",
+        "encoder.lane_mixer.channel_pre_project.fc1.weight",
+        "encoder.static_mlp.fc1.weight",
+        "encoder.layers.1.attn.out_proj.weight",
+        "encoder.layers.1.mlp.fc2.bias",
+        "encoder.unknown_limit.weight",
+        "decoder.route_mixer.norm.weight",
+        "decoder.layers.0.cross_attn.in_proj_weight",
+        "decoder.layers.0.modulation.weight",
+        "decoder.time1.weight",
+        "decoder.final.output.bias",
+    ],
+)
+def test_a_network_that_differs_by_a_hundredth_of_a_tensor_is_detected(name):
     network = random_net()
     case = own_case(network)
     assert all(row.within for row in published_case.compare(network, case))
-    change(network)
+    network.get_parameter(name).mul_(1.01)
     assert not all(row.within for row in published_case.compare(network, case))
 
 
 @pytest.mark.parametrize("name", ["encoder.layers.1.norm2.bias", "encoder.layers.1.attn.out_proj.bias"])
 def test_a_wrong_bias_is_detected_in_spite_of_the_elements_that_round_badly(parity, name):
     wrong = copy.deepcopy(parity[0])
-    scaled(name)(wrong)
+    wrong.get_parameter(name).mul_(1.01)
     above = [row.name for row in published_case.compare(wrong, parity[1]) if not row.within]
     assert published_case.MEDIAN in above
 
@@ -156,14 +112,10 @@ def test_padding_does_not_change_the_other_elements(kind):
     fuller = {kind: torch.cat([getattr(normal, kind), torch.zeros_like(getattr(normal, kind))], 1)}
     if kind == "lanes":
         fuller |= {name: getattr(normal, name).repeat(1, 2, 1) for name in ("lane_limits", "lane_has_limit")}
-    rows = {"agents": SPEC.agents, "static_objects": SPEC.static_objects, "lanes": SPEC.lanes}
-    end = {
-        "agents": rows["agents"],
-        "static_objects": rows["agents"] + rows["static_objects"],
-        "lanes": CONFIG.scene.elements,
-    }
+    rows = getattr(SPEC, kind)
+    end = {"agents": rows, "static_objects": SPEC.agents + rows, "lanes": CONFIG.scene.elements}[kind]
     encoded = network.encoder(normal._replace(**fuller))
-    others = torch.cat([encoded[:, : end[kind]], encoded[:, end[kind] + rows[kind] :]], 1)
+    others = torch.cat([encoded[:, :end], encoded[:, end + rows :]], 1)
     valid = row_is_valid()
     close(others[:, valid], network.encoder(normal)[:, valid])
 
@@ -175,9 +127,8 @@ def test_an_empty_scene_is_encoded_since_the_first_element_is_never_masked():
     assert clean(network, empty, random_futures()).isfinite().all()
     first, visible = torch.zeros_like(inputs.agents), []
     for layer in network.encoder.layers:
-        layer.attn.attend = lambda q, k, v, mask, plain=layer.attn.attend: (visible.append(mask), plain(q, k, v, mask))[
-            1
-        ]
+        plain = layer.attn.attend
+        layer.attn.attend = lambda q, k, v, mask, plain=plain: visible.append(mask) or plain(q, k, v, mask)
     network.encoder(network.normalize(inputs._replace(agents=first)))
     assert all(mask[:, 0, 0].tolist() == 2 * [[True, *5 * [False], *row_is_valid()[6:].tolist()]] for mask in visible)
 
@@ -197,9 +148,7 @@ def test_futures_of_absent_neighbours_do_not_change_the_others():
     inputs.agents[:, 2] = 0.0
     other = futures.clone()
     other[:, :, 3] = random_futures(seed=9)[:, :, 3]
-    torch.testing.assert_close(
-        clean(network, inputs, other)[:, :, :3], clean(network, inputs, futures)[:, :, :3], atol=0, rtol=0
-    )
+    close(clean(network, inputs, other)[:, :, :3], clean(network, inputs, futures)[:, :, :3], 0)
 
 
 @pytest.mark.parametrize("ego_inputs", [False, True])

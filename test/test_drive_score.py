@@ -6,9 +6,10 @@ import crossing
 import numpy as np
 import pytest
 from drive_logs import log, measurements
+from scenes import CAR, FRONT_M
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.config import Config, VehicleConfig
+from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import EgoState
 from reflectdrive_ros.evaluation import closed_loop, drive_measurements, drive_score, variants
 from reflectdrive_ros.evaluation.drive_measurements import MeasurementRecorder
@@ -19,8 +20,6 @@ from reflectdrive_ros.sim.drive_log import Collision, Event
 from reflectdrive_ros.sim.traffic.actors import Actors, ActorShape
 from reflectdrive_ros.sim.world import WorldOptions
 
-VEHICLE = VehicleConfig()
-FRONT_M = VEHICLE.rear_axle_to_center_m + 0.5 * VEHICLE.length_m
 CAR_M = 4.5
 
 
@@ -172,9 +171,9 @@ def space(road_map):
     return drivable.union_polygons([*road_map.roads.values(), *road_map.junctions.values()])
 
 
-def pose_at(road_map, along_m, offset_m=0.0, turned_rad=0.0, edge="wc"):
+def pose_at(road_map, along_m, offset_m=0.0, turned_rad=0.0):
     """A pose of the rear axle beside the middle of the right lane, left positive."""
-    pose = crossing.pose_on(road_map, crossing.lane_of(road_map, edge), along_m)
+    pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "wc"), along_m)
     return geometry.compose(pose, np.array([0.0, offset_m, turned_rad]))
 
 
@@ -183,12 +182,12 @@ def actor(pose, speed_mps=0.0):
     return Actors(*map(np.array, columns))
 
 
-def recorded(road_map, space, poses, speed_mps=10.0, limit_mps=13.9, events=None):
+def recorded(road_map, space, poses, events=None):
     """Measurements of a car at one pose after the other; progress is 1 m a step. `events`: by step."""
-    recorder = MeasurementRecorder(road_map, space, VEHICLE)
+    recorder = MeasurementRecorder(road_map, space, CAR)
     for step, pose in enumerate(poses, start=1):
-        ego = EgoState(step * 100_000_000, pose, speed_mps)
-        recorder.put(ego, Actors.none(), limit_mps, float(step), (events or {}).get(step, ()))
+        ego = EgoState(step * 100_000_000, pose, 10.0)
+        recorder.put(ego, Actors.none(), 13.9, float(step), (events or {}).get(step, ()))
     return recorder.measurements()
 
 
@@ -204,7 +203,7 @@ def test_progress_ends_where_the_car_leaves_its_route_and_faultless_progress_bef
 
 @pytest.mark.parametrize("beyond_m", [-0.5, 0.2, 0.8])
 def test_the_depth_off_the_road_is_that_of_the_furthest_corner(road_map, space, beyond_m):
-    edge_m = 0.5 * (crossing.LANE_M - VEHICLE.width_m)  # from the lane's middle until the car touches its edge
+    edge_m = 0.5 * (crossing.LANE_M - CAR.width_m)  # from the lane's middle until the car touches its edge
     poses = [pose_at(road_map, 20.0 + step) for step in range(20)]
     poses[10] = pose_at(road_map, 30.0, -(edge_m + beyond_m))
     depth_m = recorded(road_map, space, poses).off_road_depth_m
@@ -259,7 +258,7 @@ def test_time_to_collision_is_of_cars_ahead_that_go_straight_on(
     pose = pose_at(road_map, 60.0)
     other = geometry.compose(pose, np.array([FRONT_M + gap_m + 0.5 * CAR_M, lateral_m, 0.0]))
     ego = EgoState(0, pose, own_mps)
-    assert drive_measurements.is_ttc_below_bound(ego, actor(other, other_mps), road_map, VEHICLE) is expected
+    assert drive_measurements.is_ttc_below_bound(ego, actor(other, other_mps), road_map, CAR) is expected
 
 
 @pytest.mark.parametrize(("offset_m", "expected"), [(0.0, False), (0.5 * crossing.LANE_M, True)])
@@ -267,7 +266,7 @@ def test_cars_alongside_count_while_the_car_is_between_lanes(road_map, offset_m,
     pose = pose_at(road_map, 60.0, offset_m)
     beside = geometry.compose(pose, np.array([1.4, 3.4, -0.3]))
     ego = EgoState(0, pose, 8.0)
-    assert drive_measurements.is_ttc_below_bound(ego, actor(beside, 8.0), road_map, VEHICLE) is expected
+    assert drive_measurements.is_ttc_below_bound(ego, actor(beside, 8.0), road_map, CAR) is expected
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

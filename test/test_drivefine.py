@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import Clock, cars, config
-from scripted_network import camera_observation
+from scripted_network import TIMES_S, camera_observation
 from tiny_net import tiny_net
 
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import ConfigError
 from reflectdrive_ros.core.domain import StepKind, Verdict
-from reflectdrive_ros.core.recipe_config import DriveFineConfig
 from reflectdrive_ros.core.tokens import DRIVEFINE, ROUTE_DRIVEFINE, TokenLayout, cosine_schedule
 from reflectdrive_ros.features.images import WORDS, InputSpec, WordTokenizer
 from reflectdrive_ros.planning import get_planner, pipeline
@@ -23,8 +22,6 @@ from reflectdrive_ros.planning.postprocess.waypoints import token_headings
 from reflectdrive_ros.runtime.engine import Engine, check_network
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 from reflectdrive_ros.scoring.safety import SafetyContext
-
-TIMES_S = 0.5 * np.arange(1, 9)
 
 
 def drive(speed=8.0, curvature=0.0):
@@ -173,17 +170,15 @@ def test_headings_come_from_tokens_unless_they_are_clipped_or_their_waypoint_mov
 
 def test_all_candidates_are_proposed_without_choice():
     network = KnownPlans(drive(8.0), drive(7.0))
-    trajectories = drivefine.proposals(
-        camera_observation(8.0), PlannerContext(config(drivefine__candidates=2), network)
-    )
+    planner_context = PlannerContext(config(drivefine__candidates=2), network)
+    trajectories = drivefine.proposals(camera_observation(8.0), planner_context)
     ends = [kinematics.resample(each, TIMES_S)[-1, 0] for each in trajectories]
     np.testing.assert_allclose(ends, [32.0, 28.0], atol=0.5)
 
 
 def test_a_network_without_an_expert_is_refused_at_the_start():
-    with pytest.raises(
-        ConfigError, match=r"drivefine needs the capability refine of its network, but .* set model.file"
-    ):
+    complaint = "drivefine needs the capability refine of its network, but .* set model.file"
+    with pytest.raises(ConfigError, match=complaint):
         check_network(config(planner="drivefine"), KnownPlans(drive(), capabilities=("edit", "goals", "sampling")))
     check_network(config(planner="drivefine"), KnownPlans(drive()))
     with pytest.raises(ConfigError, match="reflectdrive2 needs the capability goals"):
@@ -204,4 +199,3 @@ def test_a_real_network_plans_and_its_plan_is_judged():
     assert report.verdict in (Verdict.OK, Verdict.UNSAFE)
     assert report.step is StepKind.FULL
     assert report.plan.trajectory.horizon_s >= 3.0
-    assert DriveFineConfig().draft_rounds == 4

@@ -26,22 +26,22 @@ NOSE_UP = -np.arctan(SLOPE)
 BLIND = {"planner": "constant_velocity", "cameras__required": False}
 
 
-def lanelet(points, width=3.5):
+def lanelet(points):
     """A lanelet for cars around a centreline (N, 3)."""
     line = np.asarray(points, float)
     step = np.gradient(line[:, :2], axis=0)
-    left = 0.5 * width * np.stack([-step[:, 1], step[:, 0]], axis=1) / np.hypot(*step.T)[:, None]
+    left = 0.5 * 3.5 * np.stack([-step[:, 1], step[:, 0]], axis=1) / np.hypot(*step.T)[:, None]
     return Lanelet(line[:, :2] + left, line[:, :2] - left, np.zeros((0, 2)), True, np.nan, line[:, 2], line[:, 2])
 
 
-def straight(z_of_x, y=0.0, begin=-20.0, end=200.0):
-    x = np.arange(begin, end + 1.0, 4.0)
+def straight(z_of_x, y=0.0):
+    x = np.arange(-20.0, 201.0, 4.0)
     return lanelet(np.stack([x, np.full(len(x), y), np.array([z_of_x(value) for value in x])], axis=1))
 
 
-def across(z, x=30.0):
+def across(z):
     y = np.arange(-60.0, 61.0, 4.0)
-    return lanelet(np.stack([np.full(len(y), x), y, np.full(len(y), z)], axis=1))
+    return lanelet(np.stack([np.full(len(y), 30.0), y, np.full(len(y), z)], axis=1))
 
 
 def elevation(*lanelets):
@@ -198,12 +198,8 @@ def ready_with_map(path):
 
 def test_every_published_pose_has_height_and_pitch():
     surface = RoadSurface(plane(z=50.0, slope=SLOPE))
-    plan = Plan(
-        0,
-        np.zeros(3),
-        Trajectory(arc(0.0, np.arange(1.0, 41.0)), 0.1),
-        candidates=(Trajectory(arc(0.02, np.arange(1.0, 41.0)), 0.1),),
-    )
+    own, other = (Trajectory(arc(curvature, np.arange(1.0, 41.0)), 0.1) for curvature in (0.0, 0.02))
+    plan = Plan(0, np.zeros(3), own, candidates=(other,))
     points = plan_messages.plan_points(plan, config(), surface)
     message = outputs.trajectory(plan, config(), points)
     content = outputs.candidates(plan, points, Signal.OFF, config(), surface=surface)
@@ -213,9 +209,8 @@ def test_every_published_pose_has_height_and_pitch():
     for poses in [[point.pose for point in line] for line in lines] + [[p.pose for p in outputs.path(message).poses]]:
         for pose in poses:
             assert pose.position.z == pytest.approx(50.0 + SLOPE * pose.position.x)
-            forward = rotations.matrix_from_quaternion(
-                (pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w)
-            )[:3, 0]
+            q = pose.orientation
+            forward = rotations.matrix_from_quaternion((q.x, q.y, q.z, q.w))[:3, 0]
             assert forward[2] / np.hypot(*forward[:2]) == pytest.approx(SLOPE * forward[0] / np.hypot(*forward[:2]))
     assert [point.z for point in ribbon.points] == [point.pose.position.z for point in message.points]
     assert text.pose.position.z == pytest.approx(53.08)

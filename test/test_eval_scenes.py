@@ -44,13 +44,10 @@ def written(folder):
     return json.loads((folder.parent / "eval.json").read_text())
 
 
-def rows_of(planners, config):
-    return variants.of_planners(config, planners, ["objects"])
-
-
 def evaluate(folder, planners=("constant_velocity",), config=None, families=None, limit=None, workers=1):
     config = config or Config()
-    return open_loop.evaluate(folder, rows_of(planners, config), config, families, limit, workers, QUIET)
+    rows = variants.of_planners(config, planners, ["objects"])
+    return open_loop.evaluate(folder, rows, config, families, limit, workers, QUIET)
 
 
 @pytest.fixture
@@ -98,17 +95,14 @@ def test_the_keys_that_others_rely_on(written):
 def test_the_rows_are_the_scores_of_the_scenes(folder):
     result = evaluate(folder)
     assert result.names == [f"test-{k:05d}-{n:03d}" for k, count in enumerate((8, 8, 4)) for n in range(count)]
-    for scene, row in zip(
-        shards.read(folder, images=False, on_damage=pytest.fail), result.scores["expert"], strict=True
-    ):
+    scenes = shards.read(folder, images=False, on_damage=pytest.fail)
+    for scene, row in zip(scenes, result.scores["expert"], strict=True):
         assert row[0] == pytest.approx(float(score(scene.scored(), scene.expert[None]).score[0]), abs=1e-9)
 
 
 def test_a_planner_that_drives_like_the_expert_scores_like_him(folder, planners):
-    experts = {
-        tuple(scene.ego.map_from_ego): scene.expert
-        for scene in shards.read(folder, images=False, on_damage=pytest.fail)
-    }
+    scenes = shards.read(folder, images=False, on_damage=pytest.fail)
+    experts = {tuple(scene.ego.map_from_ego): scene.expert for scene in scenes}
 
     def copy(state, observation, planner_context):
         poses = experts[tuple(observation.ego.map_from_ego)]
@@ -228,11 +222,10 @@ def test_a_limit_makes_the_shards_it_needs_and_scores_the_same_scenes_when_the_s
 def test_a_named_folder_without_a_set_is_refused_and_stays_as_it_is(by_hand, tmp_path, capsys):
     assert command(eval, "--scenes", tmp_path / "typo") == 2
     output = capsys.readouterr().err
-    assert (
-        f"{tmp_path / 'typo'} holds no scene set: name one of train, val, test, hard, or make one there with " in output
-    )
-    assert f"`reflectdrive scenes --out {tmp_path / 'typo'}`" in output
-    assert not (tmp_path / "typo").exists()
+    folder = tmp_path / "typo"
+    assert f"{folder} holds no scene set: name one of train, val, test, hard, or make one there with " in output
+    assert f"`reflectdrive scenes --out {folder}`" in output
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("case", ["all broken", "no family"])
@@ -318,15 +311,12 @@ def test_random_weights_have_a_row_beside_the_planner_for_each_privilege(camera_
 
 def test_rows_are_of_trained_weights_of_random_ones_or_of_both():
     planners = ("reflectdrive2", "route_follower")
-    rows = {
-        (trained, random): list(variants.of_planners(Config(), planners, ("",), random, trained))
-        for trained, random in ((True, False), (True, True), (False, True))
-    }
-    assert rows == {
-        (True, False): ["reflectdrive2", "route_follower"],
-        (True, True): ["reflectdrive2", "reflectdrive2 random weights", "route_follower"],
-        (False, True): ["reflectdrive2 random weights", "route_follower"],
-    }
+    for trained, random, rows in (
+        (True, False, ["reflectdrive2", "route_follower"]),
+        (True, True, ["reflectdrive2", "reflectdrive2 random weights", "route_follower"]),
+        (False, True, ["reflectdrive2 random weights", "route_follower"]),
+    ):
+        assert list(variants.of_planners(Config(), planners, ("",), random, trained)) == rows
 
 
 def test_random_weights_have_the_sizes_of_the_configured_model_and_follow_from_a_seed():

@@ -11,13 +11,7 @@ from scenes import ego, observation
 
 from reflectdrive_ros.core.domain import Command
 from reflectdrive_ros.features import images as features
-from reflectdrive_ros.features.images import (
-    PAD,
-    UNKNOWN,
-    WORDS,
-    WordTokenizer,
-    model_inputs,
-)
+from reflectdrive_ros.features.images import PAD, UNKNOWN, WORDS, WordTokenizer, model_inputs
 from reflectdrive_ros.sim.instructions import SENTENCES
 
 
@@ -82,9 +76,7 @@ def test_a_image_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
     monkeypatch.setattr(features.cv2, "resize", lambda *of, **how: sizes.append(of[1]) or resize(*of, **how))
     frames = camera_images()
     first = model_inputs(camera_observation(cameras=frames), SPEC)
-    again = model_inputs(
-        camera_observation(cameras=frames[3:] + camera_images(1)), SPEC
-    )  # the newest then are the older ones now
+    again = model_inputs(camera_observation(cameras=frames[3:] + camera_images(1)), SPEC)  # the older are the newest
     np.testing.assert_array_equal(again.images[:3], first.images[3:])
     assert sizes == [(24, 12)] * 9
     model_inputs(camera_observation(cameras=frames), dataclasses.replace(SPEC, width=30))
@@ -99,9 +91,8 @@ def test_a_image_is_brought_to_a_size_once_as_long_as_it_lives(monkeypatch):
 
 
 def test_command_limit_and_instruction_are_in_the_text():
-    inputs = model_inputs(
-        camera_observation(command=Command.LEFT, speed_limit_mps=13.9, instruction="turn left in 40 m"), SPEC
-    )
+    scene = camera_observation(command=Command.LEFT, speed_limit_mps=13.9, instruction="turn left in 40 m")
+    inputs = model_inputs(scene, SPEC)
     assert words(inputs) == ["left", "limit", "50", "turn", "left", "in", "40", "m"]
     assert inputs.notes == ()
     silent = model_inputs(camera_observation(command=Command.RIGHT, speed_limit_mps=8.3), SPEC)

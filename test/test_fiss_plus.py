@@ -11,8 +11,19 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from rubber_band import strip_grid
-from scenes import CAR, SECOND_NS, cars, config, ego, lanes, observation, straight_route, turning_route
-from test_limits import FRONT_M, with_light
+from scenes import (
+    CAR,
+    FRONT_M,
+    SECOND_NS,
+    cars,
+    config,
+    ego,
+    lanes,
+    observation,
+    straight_route,
+    turning_route,
+    with_light,
+)
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.config import ConfigError

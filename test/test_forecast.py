@@ -11,7 +11,7 @@ from scenes import cars, config, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
 from reflectdrive_ros.core.agent_motion import ACCELERATION_RANGE_MPS2, with_motion
-from reflectdrive_ros.core.domain import AgentHistory, AgentKind, Agents, Array, ForecastSource
+from reflectdrive_ros.core.domain import AgentHistory, AgentKind, ForecastSource
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.evaluation.privilege import observe
 from reflectdrive_ros.ros import outputs
@@ -26,23 +26,21 @@ BACK_S = AgentHistory.DT_S * np.arange(1 - AgentHistory.STEPS, 1)
 ROADS = (straight_route(), turning_route(radius=40.0, before=15.0))
 
 
-def with_accelerations(
-    agents: Agents, accelerations: float | list[float], yaw_rates: float | list[float] = 0.0
-) -> Agents:
+def with_accelerations(agents, accelerations, yaw_rates=0.0):
     ones = np.ones(len(agents))
     return replace(agents, accelerations_mps2=accelerations * ones, yaw_rates_rps=yaw_rates * ones)
 
 
-def foreseen(agents: Agents, route: Array | None = None, steps: int = STEPS) -> Array:
+def foreseen(agents, route=None):
     road = FrenetFrame.of(straight_route() if route is None else route)
-    return prediction.forecast(agents, road, DT_S, steps).poses
+    return prediction.forecast(agents, road, DT_S, STEPS).poses
 
 
-def speeds(poses: Array) -> Array:
+def speeds(poses):
     return np.hypot(*np.moveaxis(np.diff(poses[..., :2], axis=-2), -1, 0)) / DT_S
 
 
-def tracks(agents: Agents, accelerations: Array, noise: Array | float = 0.0) -> AgentHistory:
+def tracks(agents, accelerations, noise=0.0):
     """Agents that drove straight with the accelerations (A,) until now; `noise` (A, 21) m/s is added to the speeds."""
     now_mps = np.hypot(*agents.velocities_mps.T)[:, None]
     speeds_mps = now_mps + accelerations[:, None] * BACK_S

@@ -5,23 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rubber_band import strip_grid
-from scenes import cars, config, observation, straight_route, turning_route
-from test_limits import FRONT_M, with_light
+from scenes import FRONT_M, NO_LIGHTS, cars, config, observation, straight_route, turning_route, with_light
 
 from reflectdrive_ros.core import kinematics
-from reflectdrive_ros.core.domain import LightState, TrafficLights
+from reflectdrive_ros.core.domain import LightState
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.generators import idm_proposals
-from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 
 WIDE_ROAD = strip_grid(6.0)
 SHARES, OFFSETS_M = idm_proposals.TARGET_SHARES, idm_proposals.LATERAL_OFFSETS_M
 REAR_M = 2.25  # of a standing car of test/scenes.py, from its centre
 
 
-def proposed(scene, **settings):
+def proposed(scene):
     """The candidates of a scene whose road is known."""
-    return idm_proposals.generate(PlannerState(), scene, PlannerContext(config(**settings)))
+    return idm_proposals.generate(PlannerState(), scene, PlannerContext(config()))
 
 
 def chosen(scene):
@@ -125,9 +124,7 @@ def test_a_car_at_the_edge_of_the_lane_stops_the_proposals_on_its_side_alone():
 
 
 def test_the_plan_passes_a_car_at_the_edge_of_the_lane_where_the_road_is_wide():
-    scene = observation(
-        speed=8.0, agents=cars((30.0, -2.3, 0.0, 0.0)), traffic_lights=TrafficLights(np.zeros(0), np.zeros(0))
-    )
+    scene = observation(speed=8.0, agents=cars((30.0, -2.3, 0.0, 0.0)), traffic_lights=NO_LIGHTS)
     passing = chosen(replace(scene, drivable=WIDE_ROAD))
     waiting = chosen(replace(scene, drivable=strip_grid(1.7)))
     assert passing.poses[-1, 1] > 0.6
@@ -171,10 +168,3 @@ def test_the_same_scene_gives_the_same_bits():
     np.testing.assert_array_equal(one.points, other.points)
     for first, second in zip(one.trajectories, other.trajectories, strict=True):
         np.testing.assert_array_equal(first.poses, second.poses)
-
-
-def test_no_route_is_a_sentence():
-    with pytest.raises(PlanningError, match="the route is empty"):
-        proposed(observation(route=np.zeros((0, 3))))
-    with pytest.raises(PlanningError, match="80 m away"):
-        proposed(observation(route=straight_route(left=80.0)))

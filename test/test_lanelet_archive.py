@@ -27,8 +27,6 @@ from reflectdrive_ros.sim.world import World, WorldOptions
 
 pytest.importorskip("lanelet2")
 
-PLANNER = Config(planner="reflexdiffusion")
-
 
 @pytest.fixture(scope="module")
 def world():
@@ -36,9 +34,9 @@ def world():
         yield world_3
 
 
-def observed(world, config=PLANNER):
+def observed(world):
     """What the node's inputs make of everything that the world sends."""
-    inputs = Inputs(config)
+    inputs = Inputs(Config(planner="reflexdiffusion"))
     sender = world_messages.Sender()
     for key, message in (*sender.introduction(world, ()), *sender.messages(world)):
         inputs.store.put(key, message, world.stamp_ns)
@@ -99,17 +97,11 @@ def test_the_node_sees_the_lights_of_its_route_as_the_world_does(world):
         assert len(true.stop_lines.ends) > 0
         by_line = {}
         for observation in (received, true):
-            states = dict(
-                zip(
-                    *(each.tolist() for each in (observation.traffic_lights.ids, observation.traffic_lights.states)),
-                    strict=True,
-                )
-            )
+            lights, lines = observation.traffic_lights, observation.stop_lines
+            states = dict(zip(lights.ids.tolist(), lights.states.tolist(), strict=True))
             by_line[observation is received] = {
                 (*np.round(ends.ravel(), 1),): states[light]
-                for ends, light in zip(
-                    observation.stop_lines.ends, observation.stop_lines.light_ids.tolist(), strict=True
-                )
+                for ends, light in zip(lines.ends, lines.light_ids.tolist(), strict=True)
                 if 0.0 < ends[0, 0] < 80.0 and abs(ends[:, 1]).max() < 10.0
             }
         assert by_line[True].items() >= by_line[False].items()

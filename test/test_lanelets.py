@@ -1,14 +1,13 @@
 """Lanelet2 maps as SUMO networks: lanes lie where the map has them, and traffic can drive on them."""
 
-import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import shapely
+from shared import FOLDER
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.maps import lanelet_roads, sumo
@@ -24,22 +23,8 @@ except sumo.SumoMissing as fault:
 HERE = Path(__file__).parent
 CARGO = HERE / "data" / "lanelet2_maps" / "cargo_transport_map.osm"
 SHARED = HERE.parents[1] / "shared" / "data" / "lanelet2_maps"
-LONGEST_M = {
-    "cargo_transport_map": 1000,
-    "kashiwa_54SVE036736": 600,
-    "karlsruhe_mapping_example": 150,
-}  # route length to drive
-
-
-@pytest.fixture(scope="module", autouse=True)
-def folder():
-    yield
-    shutil.rmtree(folder_of_networks())
-
-
-@cache
-def folder_of_networks():
-    return Path(mkdtemp())
+# route length to drive
+LONGEST_M = {"cargo_transport_map": 1000, "kashiwa_54SVE036736": 600, "karlsruhe_mapping_example": 150}
 
 
 @cache
@@ -47,7 +32,7 @@ def road_map(name):
     path = CARGO if name == CARGO.stem else SHARED / f"{name}.osm"
     if not path.is_file():
         pytest.skip(f"{name}.osm is not here: it is among the shared data")
-    return lanelet_roads.load(path, folder_of_networks())
+    return lanelet_roads.load(path, FOLDER)
 
 
 @pytest.mark.parametrize("name", LONGEST_M)

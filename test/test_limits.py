@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scenes import SECOND_NS, Clock, config, later, observation, straight_plan, straight_route, turning_route
+from scenes import (
+    FRONT_M,
+    SECOND_NS,
+    Clock,
+    config,
+    later,
+    observation,
+    straight_plan,
+    straight_route,
+    turning_route,
+    with_light,
+)
 
 from reflectdrive_ros.core.domain import FactorKind, LightState, PlanSource, StopLines, TrafficLights, Verdict
 from reflectdrive_ros.planning import guard
@@ -17,15 +28,6 @@ from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.scoring.limits import OVER_LINE_MAX_M, STOP_GAP_M
 from reflectdrive_ros.scoring.safety import SafetyContext, safety_check
 from reflectdrive_ros.sim.ego import Ego, step_ego
-
-FRONT_M = config().vehicle.rear_axle_to_center_m + 0.5 * config().vehicle.length_m
-
-
-def with_light(scene, state, line_m=60.0, left_m=0.0, against=False):
-    """The scene with a light whose stop line is `line_m` ahead of the rear axle, over the lane `left_m` to the left."""
-    ends = np.array([[[line_m, left_m + 1.75], [line_m, left_m - 1.75]]])
-    lines = StopLines(ends[:, ::-1] if against else ends, np.array([7]))
-    return replace(scene, stop_lines=lines, traffic_lights=TrafficLights(np.array([7]), np.array([int(state)])))
 
 
 def drive(scene, seconds, planner="constant_velocity", after=None, **settings):
@@ -117,8 +119,7 @@ def test_a_car_that_cannot_stop_before_a_red_light_may_stop_a_little_over_its_li
 
 
 @pytest.mark.parametrize(
-    ("speed_mps", "line_m", "stops"),
-    [(8.0, 14.0, False), (8.0, 18.0, True), (13.0, 34.0, False), (13.0, 38.0, True)],
+    ("speed_mps", "line_m", "stops"), [(8.0, 14.0, False), (8.0, 18.0, True), (13.0, 34.0, False), (13.0, 38.0, True)]
 )
 def test_a_car_that_lags_stops_at_an_amber_light_or_passes_it_at_its_speed(speed_mps, line_m, stops):
     """It does not brake first and run the light then."""
@@ -207,9 +208,8 @@ def test_the_guard_refuses_a_plan_that_crosses_a_closed_line_and_says_when():
     assert judged.verdict is Verdict.UNSAFE
     crossing_s = (20.0 - FRONT_M) / 8.0
     assert f"red light after {np.ceil(10 * crossing_s) / 10:.1f} s" in judged.reason
-    assert safety_check(straight_plan(8.0), SafetyContext(scene, config())).unsafe_after_s == pytest.approx(
-        crossing_s, abs=0.11
-    )
+    unsafe_after_s = safety_check(straight_plan(8.0), SafetyContext(scene, config())).unsafe_after_s
+    assert unsafe_after_s == pytest.approx(crossing_s, abs=0.11)
 
 
 def test_the_score_prefers_a_plan_that_stops_before_the_line():
@@ -299,8 +299,7 @@ def test_the_car_does_not_stop_at_the_end_of_a_cut_route():
 
 def test_the_stop_plan_brakes_harder_to_keep_a_red_light():
     scene = with_light(observation(speed=10.0), LightState.RED, 19.0)
-    settings = config()
-    stop = stop_plan(scene.ego, None, None, settings, SafetyContext(scene, settings))
+    stop = stop_plan(scene.ego, None, None, config(), SafetyContext(scene, config()))
     assert stop.stamp_ns == SECOND_NS
     assert stop.trajectory.poses[-1, 0] + FRONT_M < 19.0
-    assert stop_plan(scene.ego, None, None, settings).trajectory.poses[-1, 0] + FRONT_M > 19.0
+    assert stop_plan(scene.ego, None, None, config()).trajectory.poses[-1, 0] + FRONT_M > 19.0

@@ -5,7 +5,7 @@ import pytest
 import shapely
 from hypothesis import given
 from hypothesis import strategies as st
-from scenes import CAR, SIZE
+from scenes import CAR, FRONT_M, SIZE
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import AgentKind
@@ -14,15 +14,14 @@ from reflectdrive_ros.scoring.areas import AreaIndex, MapAreas
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.simulate import AX, DT_S, HEADING, STATE_SIZE, STEPS, VX, YAW_RATE, X, Y, centers
 
-FRONT = CAR.rear_axle_to_center_m + 0.5 * CAR.length_m  # bumper ahead of the rear axle
 REAR = CAR.rear_axle_to_center_m - 0.5 * CAR.length_m
 TIMES = DT_S * np.arange(STEPS + 1)
 
 
-def driving(speed, y=0.0, heading=0.0, x=0.0):
+def driving(speed, y=0.0, heading=0.0):
     """One trajectory straight on at constant speed: (1, 41, 11)."""
     states = np.zeros((1, STEPS + 1, STATE_SIZE))
-    states[0, :, X] = x + speed * TIMES * np.cos(heading)
+    states[0, :, X] = speed * TIMES * np.cos(heading)
     states[0, :, Y] = y + speed * TIMES * np.sin(heading)
     states[0, :, HEADING] = heading
     states[0, :, VX] = speed
@@ -74,17 +73,14 @@ def both(function, *arguments):
 
 
 def test_hitting_a_parked_car_is_a_fault_and_a_cone_is_half_of_one():
-    assert both(nc, driving(10.0), tracks(agent(30.0))) == (0.0, 0.0)
+    for kind in (AgentKind.VEHICLE, AgentKind.UNKNOWN):
+        assert both(nc, driving(10.0), tracks(agent(30.0, kind=kind))) == (0.0, 0.0)
     assert both(nc, driving(10.0), tracks(agent(30.0, kind=AgentKind.STATIC, length=0.5, width=0.5))) == (0.5, 0.5)
 
 
-def test_what_is_of_unknown_kind_counts_as_a_road_user():
-    assert nc(driving(10.0), tracks(agent(30.0, kind=AgentKind.UNKNOWN))) == 0.0
-
-
 def test_touching_counts_and_a_hair_less_does_not():
-    assert nc(driving(10.0), tracks(agent(FRONT + 40.0 + 2.0 - 1e-6))) == 0.0
-    assert nc(driving(10.0), tracks(agent(FRONT + 40.0 + 2.0 + 1e-6))) == 1.0
+    assert nc(driving(10.0), tracks(agent(FRONT_M + 40.0 + 2.0 - 1e-6))) == 0.0
+    assert nc(driving(10.0), tracks(agent(FRONT_M + 40.0 + 2.0 + 1e-6))) == 1.0
 
 
 def test_being_hit_from_behind_is_no_fault():
@@ -113,9 +109,9 @@ def test_an_agent_that_hit_us_is_ignored_officially_for_ever_and_by_us_until_it_
 
 
 def test_a_contact_that_is_there_already_is_charged_only_officially():
-    inside = tracks(agent(FRONT + 1.0))
+    inside = tracks(agent(FRONT_M + 1.0))
     assert both(nc, driving(3.0), inside) == (0.0, 1.0)
-    leaves_and_returns = tracks(agent(FRONT + 1.0, speed=0.01), agent(30.0))
+    leaves_and_returns = tracks(agent(FRONT_M + 1.0, speed=0.01), agent(30.0))
     assert nc(driving(10.0), leaves_and_returns) == 0.0
 
 
@@ -165,15 +161,12 @@ def test_more_than_64_polygons_are_distinguished():
     tiles = tuple(rectangle(x, -2, x + 1.0, 2) for x in range(150))
     center = np.zeros((1, 3, 3))
     center[0, :, 0] = [10.5, 70.5, 140.5]
-    flags = metrics.ego_areas(
-        center, np.array([0.5, 0.5]), MapAreas(tiles, (False,) * 149 + (True,), roadblocks=tiles), None
-    )
+    areas, size = MapAreas(tiles, (False,) * 149 + (True,), roadblocks=tiles), np.array([0.5, 0.5])
+    flags = metrics.ego_areas(center, size, areas, None)
     assert not flags.off_road.any()
     assert not flags.multiple_lanes.any()
     center[0, :, 0] = [64.0, 0.0, 149.5]
-    flags = metrics.ego_areas(
-        center, np.array([0.5, 0.5]), MapAreas(tiles, (False,) * 149 + (True,), roadblocks=tiles), None
-    )
+    flags = metrics.ego_areas(center, size, areas, None)
     assert flags.multiple_lanes.tolist() == [[True, False, False]]
     assert flags.off_road.tolist() == [[False, True, False]]
     assert flags.off_route.tolist() == [[True, True, False]]
@@ -197,7 +190,7 @@ def test_tlc_minds_the_connector_while_it_is_red():
     connector = (rectangle(20.0, -2.0, 30.0, 2.0),)
     red = np.zeros((1, STEPS + 1), bool)
     assert metrics.traffic_lights(center, CAR, connector, red)[0] == 1.0
-    arrives = int(np.ceil((20.0 - FRONT) / 10.0 / DT_S))
+    arrives = int(np.ceil((20.0 - FRONT_M) / 10.0 / DT_S))
     red[0, :arrives] = True
     assert metrics.traffic_lights(center, CAR, connector, red)[0] == 1.0
     red[0, arrives] = True

@@ -35,11 +35,6 @@ def module(request, monkeypatch):
     return agent_module(monkeypatch, request.param)
 
 
-@pytest.fixture(scope="module")
-def hydra():
-    return yaml.safe_load((ROOT / "config/navsim/agent/reflectdrive_agent.yaml").read_text())
-
-
 def test_the_agent_plans_eight_poses_that_start_at_its_own_speed(module):
     agent = module.ReflectDriveAgent()
     agent.initialize()
@@ -68,7 +63,8 @@ def test_the_agent_asks_for_three_cameras_at_the_frames_that_its_network_takes(m
     assert requested == {"cam_f0": [2, 3], "cam_l0": [2, 3], "cam_r0": [2, 3]}
 
 
-def test_its_hydra_file_names_the_class_and_its_arguments(module, hydra):
+def test_its_hydra_file_names_the_class_and_its_arguments(module):
+    hydra = yaml.safe_load((ROOT / "config/navsim/agent/reflectdrive_agent.yaml").read_text())
     package, _, name = hydra["_target_"].rpartition(".")
     assert getattr(importlib.import_module(package), name) is module.ReflectDriveAgent
     arguments = {key: value for key, value in hydra.items() if not key.startswith("_")}
@@ -148,9 +144,8 @@ def test_scores_with_a_metric_cache_are_those_of_the_golden_scenes():
     for entry in ENTRIES[:12]:
         golden_scene = golden.parse_scene(entry)
         cached_scene = navsim.scene_of(navsim_devkit.scene(entry), navsim_devkit.metric_cache(entry), RIG, 2, "a-0")
-        expected = score(
-            replace(golden_scene.first, red_lights=golden_scene.second.red_lights), golden_scene.candidates
-        )
+        with_lights = replace(golden_scene.first, red_lights=golden_scene.second.red_lights)
+        expected = score(with_lights, golden_scene.candidates)
         card = score(cached_scene.scored(vehicle=golden_scene.first.vehicle), golden_scene.candidates)
         for name in ("nc", "dac", "ttc"):
             assert np.array_equal(getattr(card, name), getattr(expected, name)), (entry["scene_id"], name)
@@ -234,18 +229,13 @@ def refusal(capsys, *words):
     return line
 
 
-def test_without_the_devkit_one_sentence_says_what_to_install(logs, tmp_path, capsys):
-    words = (logs, "--from", "navsim", "--sensor-blobs", tmp_path, "--out", tmp_path / "set")
-    assert "needs the NAVSIM devkit" in refusal(capsys, *words)
-
-
-def test_bad_input(monkeypatch, logs, tmp_path, capsys):
-    navsim_devkit.install(monkeypatch)
+def test_bad_input_is_one_sentence(monkeypatch, logs, tmp_path, capsys):
     out = tmp_path / "set"
-    assert "--sensor-blobs DIR" in refusal(capsys, logs, "--from", "navsim", "--out", out)
-    empty = tmp_path / "empty"
-    empty.mkdir()
     common = ("--from", "navsim", "--sensor-blobs", tmp_path, "--out", out)
-    assert "holds no log (*.pkl)" in refusal(capsys, empty, *common)
+    assert "needs the NAVSIM devkit" in refusal(capsys, logs, *common)
+    navsim_devkit.install(monkeypatch)
+    assert "--sensor-blobs DIR" in refusal(capsys, logs, "--from", "navsim", "--out", out)
+    (tmp_path / "empty").mkdir()
+    assert "holds no log (*.pkl)" in refusal(capsys, tmp_path / "empty", *common)
     (tmp_path / "list.yaml").write_text("- no filter\n")
     assert "no scene filter" in refusal(capsys, logs, *common, "--scene-filter", tmp_path / "list.yaml")

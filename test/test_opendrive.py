@@ -25,6 +25,9 @@ except sumo.SumoMissing as fault:
     pytest.skip(str(fault), allow_module_level=True)
 
 
+ONE_WAY = 'id="1" type="driving"', 'id="1" type="none"'
+
+
 def load(folder, text, name="eight.xodr", **options):
     file = folder / name
     file.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
@@ -143,9 +146,8 @@ def network_with_connector(*parts):
         length = f"{shapely.LineString(line).length:.2f}"
         ElementTree.SubElement(net, "lane", id=key, shape=shape(line), length=length)
     for source, target, via in links:
-        ElementTree.SubElement(
-            net, "connection", {"from": source, "fromLane": "0", "to": target, "toLane": "0"}, via=via
-        )
+        ends = {"from": source, "fromLane": "0", "to": target, "toLane": "0"}
+        ElementTree.SubElement(net, "connection", ends, via=via)
     return net
 
 
@@ -177,9 +179,8 @@ def test_cars_on_a_bridge_are_not_ahead_of_a_car_below(eight):
         traffic.step()
         driver = traffic._states.ids[0]
         for edge, visible in ((above, False), (below, True)):
-            traffic._sumo.vehicle.moveToXY(
-                driver, "", -1, *position_on(eight.lanes[keys[edge]].lane, R + 12.0), keepRoute=2
-            )
+            at = position_on(eight.lanes[keys[edge]].lane, R + 12.0)
+            traffic._sumo.vehicle.moveToXY(driver, "", -1, *at, keepRoute=2)
             traffic.step()
             pose = traffic.poses[traffic._row[driver]]
             assert np.hypot(*pose[:2]) < 25.0
@@ -190,7 +191,7 @@ def test_cars_on_a_bridge_are_not_ahead_of_a_car_below(eight):
 def test_a_map_of_one_road_can_be_driven_on(tmp_path, is_two_way):
     """Both ways with turns at its ends, one way to its end."""
     text = figure_of_eight(roads=(1,))
-    text = text if is_two_way else text.replace('id="1" type="driving"', 'id="1" type="none"')
+    text = text if is_two_way else text.replace(*ONE_WAY)
     (tmp_path / "one.xodr").write_text(text)
     (row,) = variants.of_planners(Config(), ["route_follower"]).values()
     result = closed_loop.drive(WorldOptions(seed=1, map_file=tmp_path / "one.xodr"), row, 10.0)
@@ -200,21 +201,27 @@ def test_a_map_of_one_road_can_be_driven_on(tmp_path, is_two_way):
     assert result.log.count("off_route") == 0
 
 
-def test_bad_maps_say_which_roads_and_why(tmp_path):
-    with pytest.raises(RoadError, match=r"missing\.xodr does not exist: give the \.xodr file"):
-        road_file.load(tmp_path / "missing.xodr", tmp_path)
-    with pytest.raises(RoadError, match=r"map\.txt is no map that can be driven on"):
-        road_file.load(tmp_path / "map.txt", tmp_path)
-    with pytest.raises(RoadError, match="it is no XML"):
-        load(tmp_path, "no map")
+def test_bad_files_are_named(tmp_path):
     (tmp_path / "cut.xodr.gz").write_bytes(gzip.compress(b"<OpenDRIVE>" * 99)[:30])
-    with pytest.raises(RoadError, match="cannot be read"):
-        road_file.load(tmp_path / "cut.xodr.gz", tmp_path)
-    with pytest.raises(RoadError, match="holds no OpenDRIVE roads"):
-        load(tmp_path, "<OpenDRIVE/>")
-    with pytest.raises(RoadError, match=r"80 m of road for cars, expected at least 150 m"):
-        load(tmp_path, figure_of_eight(roads=(0,)).replace('id="1" type="driving"', 'id="1" type="none"'))
-    with pytest.raises(RoadError, match="roads 0, 1, 2, 3 have no lanes for cars"):
-        load(tmp_path, figure_of_eight().replace("driving", "sidewalk"))
-    with pytest.raises(RoadError, match="roads 0, 1, 2, 3 have no reference line"):
-        load(tmp_path, figure_of_eight().replace("geometry", "missing"))
+    for name, complaint in (
+        ("missing.xodr", r"missing\.xodr does not exist: give the \.xodr file"),
+        ("map.txt", r"map\.txt is no map that can be driven on"),
+        ("cut.xodr.gz", "cannot be read"),
+    ):
+        with pytest.raises(RoadError, match=complaint):
+            road_file.load(tmp_path / name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("no map", "it is no XML"),
+        ("<OpenDRIVE/>", "holds no OpenDRIVE roads"),
+        (figure_of_eight(roads=(0,)).replace(*ONE_WAY), r"80 m of road for cars, expected at least 150 m"),
+        (figure_of_eight().replace("driving", "sidewalk"), "roads 0, 1, 2, 3 have no lanes for cars"),
+        (figure_of_eight().replace("geometry", "missing"), "roads 0, 1, 2, 3 have no reference line"),
+    ],
+)
+def test_bad_maps_say_which_roads_and_why(tmp_path, text, complaint):
+    with pytest.raises(RoadError, match=complaint):
+        load(tmp_path, text)

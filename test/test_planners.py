@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from scenes import cars, config, observation, straight_route, turning_route
+from scenes import FRONT_M, cars, config, observation, straight_route, turning_route
 
 from reflectdrive_ros.core import geometry, kinematics
-from reflectdrive_ros.planning.generators import constant_velocity, route_follower
+from reflectdrive_ros.planning.generators import constant_velocity, idm_proposals, route_follower
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 
 
-def planned(generator, scene, **settings):
-    (trajectory,) = generator.generate(PlannerState(), scene, PlannerContext(config(**settings))).trajectories
+def planned(generator, scene):
+    (trajectory,) = generator.generate(PlannerState(), scene, PlannerContext(config())).trajectories
     return trajectory
 
 
@@ -30,8 +30,7 @@ def test_the_follower_reaches_the_limit_on_a_free_road_and_stays_below_it():
 
 def test_the_follower_stops_behind_a_standing_car():
     plan = planned(route_follower, observation(speed=8.0, agents=cars((40.0, 0.0, 0.0, 0.0))))
-    bumper = plan.poses[-1, 0] + 1.461 + 2.588
-    assert 40.0 - 2.25 - 6.0 < bumper < 40.0 - 2.25 - 1.0
+    assert 40.0 - 2.25 - 6.0 < plan.poses[-1, 0] + FRONT_M < 40.0 - 2.25 - 1.0
     assert kinematics.speeds(plan)[-1] < 0.3
 
 
@@ -84,8 +83,9 @@ def test_the_follower_keeps_its_branch_where_the_route_crosses_itself():
     assert abs(plan.poses[20, 1]) < 0.5
 
 
-def test_no_route_is_a_sentence():
-    with pytest.raises(PlanningError, match="empty"):
-        planned(route_follower, observation(route=np.zeros((0, 3))))
+@pytest.mark.parametrize("generator", [route_follower, idm_proposals])
+def test_no_route_is_a_sentence(generator):
+    with pytest.raises(PlanningError, match="the route is empty"):
+        planned(generator, observation(route=np.zeros((0, 3))))
     with pytest.raises(PlanningError, match="80 m away"):
-        planned(route_follower, observation(route=straight_route(left=80.0)))
+        planned(generator, observation(route=straight_route(left=80.0)))

@@ -1,37 +1,26 @@
 """The compiled loops of post-processing and of the safety check give what their formulas in NumPy give."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rubber_band import strip_grid
-from scenes import cars, config, ego, observation, straight_route, turning_route
+from scenes import cars, config, ego, observation, straight_route, turning_route, with_light
 
 from reflectdrive_ros.core import geometry, tokens
-from reflectdrive_ros.core.domain import LightState, StopLines, TrafficLights
-from reflectdrive_ros.planning.postprocess.speed_profile import (
-    BRAKING_MPS2,
-    SPEEDING_UP_MPS2,
-    limit_acceleration,
-)
+from reflectdrive_ros.core.domain import LightState
+from reflectdrive_ros.planning.postprocess.speed_profile import BRAKING_MPS2, SPEEDING_UP_MPS2, limit_acceleration
 from reflectdrive_ros.planning.postprocess.waypoints import (
     interpolate,
     previous_position,
     smooth_points,
     smoothing_matrices,
 )
-from reflectdrive_ros.scoring import drivable, frenet, metrics
+from reflectdrive_ros.scoring import drivable, frenet, metrics, safety
 from reflectdrive_ros.scoring import simulate as simulation
 from reflectdrive_ros.scoring.contacts import STOPPED_MPS
 from reflectdrive_ros.scoring.frenet import FrenetFrame, poses_on_road
 from reflectdrive_ros.scoring.metrics import EgoAreas
-from reflectdrive_ros.scoring.safety import (
-    OUTLINE,
-    OUTLINE_MARGIN_M,
-    SAFE,
-    SafetyContext,
-    safety_of_states,
-    states_of_poses,
-    vehicle_demands,
-)
 from reflectdrive_ros.scoring.simulate import STEPS, VX, X, Y, simulate
 
 DT_S, BIN_M = 0.5, 0.3
@@ -152,7 +141,7 @@ def test_the_demands_of_plans_on_the_vehicle():
         np.where(np.abs(speed) > 1.0, np.abs(rate) / np.maximum(np.abs(speed), 1.0), 0.0),
     )
     for (phrase, demands, _, _), values in zip(
-        vehicle_demands(poses, DT_S, speed_mps, config().guard), expected, strict=True
+        safety.vehicle_demands(poses, DT_S, speed_mps, config().guard), expected, strict=True
     ):
         np.testing.assert_allclose(demands, values, atol=1e-9, err_msg=phrase)
 
@@ -170,51 +159,38 @@ def crossings(lines, reach_m, poses):
     return steps
 
 
-def red_light(at_m):
-    return {
-        "traffic_lights": TrafficLights(np.array([7]), np.array([LightState.RED])),
-        "stop_lines": StopLines(np.array([[[at_m, 1.5], [at_m, -1.5]]]), np.array([7])),
-    }
-
-
 @pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("simulated", [True, False])
 @pytest.mark.parametrize(
     "scene",
     [
         observation(6.0, agents=CARS, drivable=strip_grid(5.0)),
-        observation(6.0, agents=cars((12, 0.0, 0.0, 0.0)), **red_light(18.0)),
+        with_light(observation(6.0, agents=cars((12, 0.0, 0.0, 0.0))), LightState.RED, 18.0),
         observation(6.0, drivable=strip_grid(2.0)),
         observation(6.0),
     ],
 )
 def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact):
-    safety_context = SafetyContext(scene, config())
+    safety_context = safety.SafetyContext(scene, config())
     vehicle, poses = config().vehicle, poses_on_road(plans(seed=5), None)
-    states = (
-        simulate(poses, safety_context.scene.motion, vehicle)
-        if simulated
-        else states_of_poses(interpolate(poses, 6.0), 6.0)
-    )
+    states = safety.states_of_poses(interpolate(poses, 6.0), 6.0)
+    if simulated:
+        states = simulate(poses, safety_context.scene.motion, vehicle)
     centers, shape = simulation.centers(states, vehicle), states.shape[:2]
     by_step, excess = np.ones(shape), np.zeros(len(states))
     if len(safety_context.scene.agents):
         anywhere = np.ones(shape, bool)
         areas = EgoAreas(anywhere, anywhere, anywhere, anywhere, anywhere)
-        inflated = type(safety_context.scene.agents)(
-            *(getattr(safety_context.scene.agents, name) for name in ("poses", "present", "speeds_mps")),
-            safety_context.inflated_sizes,
-            safety_context.scene.agents.kinds,
-        )
+        inflated = replace(safety_context.scene.agents, sizes=safety_context.inflated_sizes)
         longer = safety_context.stopping_vehicle
         by_step = metrics.no_collision(states, simulation.centers(states, longer), longer, inflated, areas)
-        excess += (by_step < SAFE).sum(axis=1)
+        excess += (by_step < safety.SAFE).sum(axis=1)
     if scene.drivable is not None:
         size = np.array([vehicle.length_m, vehicle.width_m])
         clearance_m = (
             drivable.outline_clearances(scene.drivable, centers, size)
             if exact
-            else drivable.box_clearances(scene.drivable, centers, OUTLINE * size) - OUTLINE_MARGIN_M
+            else drivable.box_clearances(scene.drivable, centers, safety.OUTLINE * size) - safety.OUTLINE_MARGIN_M
         )
         best_m = np.maximum.accumulate(clearance_m, axis=1)
         further_out = clearance_m[:, 1:] < best_m[:, :-1] - scene.drivable.resolution_m
@@ -230,9 +206,9 @@ def test_safety_counts_collisions_road_and_closed_lines(scene, simulated, exact)
         beyond = np.arange(STEPS + 1) >= first[:, None]
         by_step = np.where(beyond, 0.0, by_step)
         excess += beyond.sum(axis=1)
-    safety = safety_of_states(safety_context, states, exact)
+    computed = safety.safety_of_states(safety_context, states, exact)
     if safety_context.can_check:
-        assert (by_step < SAFE).any()
-        assert (by_step.min(axis=1) == SAFE).any()
-    np.testing.assert_array_equal(safety.by_step, by_step)
-    np.testing.assert_allclose(safety.excess, excess, atol=1e-9)
+        assert (by_step < safety.SAFE).any()
+        assert (by_step.min(axis=1) == safety.SAFE).any()
+    np.testing.assert_array_equal(computed.by_step, by_step)
+    np.testing.assert_allclose(computed.excess, excess, atol=1e-9)

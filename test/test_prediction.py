@@ -34,13 +34,6 @@ def lateral_offset(poses):
     return geometry.project(BEND, poses[:, :2])[1]
 
 
-def same_as_straight_on(agents, route=BEND):
-    plain = kinematics.forecast(agents, DT_S, STEPS)
-    forecast = foreseen(agents, route)
-    np.testing.assert_array_equal(forecast.poses, plain.poses)
-    return forecast.source is plain.source
-
-
 @pytest.mark.parametrize(("lane_m", "along_m", "turned"), [(3.5, 45.0, np.pi), (0.0, 15.0, 0.0), (-3.5, 10.0, 0.0)])
 def test_an_agent_along_the_road_keeps_its_lane_and_its_speed_through_a_bend(lane_m, along_m, turned):
     agents = in_bend(lane_m, along_m, 7.0, turned)
@@ -73,14 +66,11 @@ def test_a_slow_agent_keeps_its_lane_too_but_not_a_standing_one(speed_mps, keeps
         (Agents.none(), "is nobody"),
     ],
 )
-def test_all_others_go_straight_on(agents, why):
-    assert same_as_straight_on(agents), why
-
-
-def test_without_a_road_agents_go_straight_on():
-    agents = in_bend(3.5, 40.0, 6.0, np.pi)
-    forecast = prediction.forecast(agents, None, DT_S, STEPS)
-    np.testing.assert_array_equal(forecast.poses, kinematics.forecast(agents, DT_S, STEPS).poses)
+def test_all_others_and_all_where_the_road_is_unknown_go_straight_on(agents, why):
+    plain = kinematics.forecast(agents, DT_S, STEPS)
+    for forecast in (foreseen(agents), prediction.forecast(agents, None, DT_S, STEPS)):
+        np.testing.assert_array_equal(forecast.poses, plain.poses, err_msg=why)
+        assert forecast.source is plain.source, why
 
 
 def on_route(speed_mps, lateral_m=0.0):

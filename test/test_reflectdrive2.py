@@ -2,11 +2,10 @@
 chooses."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
-from scenes import SECOND_NS, Clock, cars, config, ego, later
+from scenes import NO_LIGHTS, SECOND_NS, cars, config, ego, later, observation
 from scripted_network import (
     BOOK,
     LAYOUT,
@@ -22,14 +21,15 @@ from scripted_network import (
 )
 
 from reflectdrive_ros.core import kinematics
-from reflectdrive_ros.core.domain import Command, Plan, StepKind, Trajectory, Verdict
+from reflectdrive_ros.core.domain import Command, Plan, StepKind, Trajectory
 from reflectdrive_ros.core.recipe_config import ReflectDrive2Config as Settings
 from reflectdrive_ros.planning import goals, lite_step, pipeline
 from reflectdrive_ros.planning.generators import reflectdrive2
 from reflectdrive_ros.planning.lite_step import ReflectDrive2Memory
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import carried_points, trajectories
-from reflectdrive_ros.runtime.engine import Engine
+from reflectdrive_ros.planning.select import LOG_PROB_WEIGHT
+from reflectdrive_ros.scoring.safety import SafetyContext
 
 # --- the paper's rhythm ----------------------------------------------------------------------------------------------
 
@@ -69,9 +69,8 @@ def test_of_many_drafts_only_the_one_that_is_driven_is_edited():
 def test_the_trace_is_that_of_the_plan_that_is_driven_whichever_was_edited():
     """The faster plan is edited; the safety as planned lets the other one be driven, with its own goal and draft."""
     network = Restless(SLOW, STRAIGHT)
-    candidates = reflectdrive2.generate(
-        PlannerState(), camera_observation(speed=8.0, agents=cars()), PlannerContext(config(), network)
-    )
+    scene = camera_observation(speed=8.0, agents=cars())
+    candidates = reflectdrive2.generate(PlannerState(), scene, PlannerContext(config(), network))
     for candidate, ids in enumerate(candidates.ids):
         trace = candidates.trace(candidate)
         assert trace.ids[-1].tolist() == ids.tolist()
@@ -138,9 +137,8 @@ def test_the_horizon_shrinks_as_time_goes_by_and_nothing_is_invented():
 def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
     """What edits leave alone stays where it is: the plan is carried in metres and only its new end is rounded."""
     network = ScriptedNetwork(arc_way(speed, curvature))
-    plans = drive(
-        network, arc_frames(101, dt_s, speed, curvature), Settings(lite_steps_per_full=1000), pipeline__select=False
-    )
+    scenes = arc_frames(101, dt_s, speed, curvature)
+    plans = drive(network, scenes, Settings(lite_steps_per_full=1000), pipeline__select=False)
     assert [plan.step for plan, _ in plans] == [StepKind.FULL] + [StepKind.LITE] * 100
     truth = kinematics.arc(curvature, speed * plans[0][0].trajectory.times_s)
     off = [np.hypot(*(plan.trajectory.poses - truth)[:, :2].T).max() for plan, _ in plans]
@@ -150,11 +148,11 @@ def test_a_hundred_lite_frames_drift_less_than_a_bin(dt_s, curvature, speed):
 # --- doubt -----------------------------------------------------------------------------------------------------------
 
 
-def second_step(change, network=None, dt_s=0.1, first=None):
+def second_step(change, network=None, first=None):
     """The second of two steps, which would be a lite one, after its scene was changed."""
     first = first or camera_observation()
     network = network or ScriptedNetwork(arc_way(curvature=0.0))
-    _, (plan, state) = drive(network, [first, change(later(first, dt_s))])
+    _, (plan, state) = drive(network, [first, change(later(first, 0.1))])
     return plan.step, state.full_step_reason
 
 
@@ -208,12 +206,8 @@ def test_a_car_that_starts_plans_anew_and_one_that_stands_alternates():
 
 def test_a_state_of_another_planner_is_no_plan_to_edit():
     plan, state = drive(ScriptedNetwork(arc_way()), frames(1))[0]
-    _, again = pipeline.plan(
-        reflectdrive2.generate,
-        PlannerState(previous=plan),
-        frames(2)[1],
-        PlannerContext(config(), ScriptedNetwork(arc_way())),
-    )
+    planner_context = PlannerContext(config(), ScriptedNetwork(arc_way()))
+    _, again = pipeline.plan(reflectdrive2.generate, PlannerState(previous=plan), frames(2)[1], planner_context)
     assert again.step is StepKind.FULL
     assert isinstance(state.memory, ReflectDrive2Memory)
 
@@ -221,28 +215,9 @@ def test_a_state_of_another_planner_is_no_plan_to_edit():
 # --- bad input -------------------------------------------------------------------------------------------------------
 
 
-def test_unusable_inputs_are_one_sentence():
-    scene = camera_observation()
+def test_without_a_network_a_sentence_says_what_to_set():
     with pytest.raises(PlanningError, match=r"reflectdrive2 has no network: set model\.file"):
-        pipeline.plan(reflectdrive2.generate, PlannerState(), scene, PlannerContext(config()))
-    planner_context = PlannerContext(config(), ScriptedNetwork(arc_way()))
-    with pytest.raises(PlanningError, match=r"Observation\.cameras holds 0 images, expected 6"):
-        pipeline.plan(reflectdrive2.generate, PlannerState(), replace(scene, cameras=()), planner_context)
-    with pytest.raises(PlanningError, match=r"EgoState\.speed_mps is 1e\+30"):
-        pipeline.plan(reflectdrive2.generate, PlannerState(), replace(scene, ego=ego(1e30)), planner_context)
-
-
-def test_the_engine_drives_with_it_and_answers_when_it_cannot():
-    network = ScriptedNetwork(arc_way(8.0, 0.0))
-    engine = Engine(config(), Clock(), partial(pipeline.plan, reflectdrive2.generate), network)
-    scene = camera_observation(speed=8.0, agents=cars())
-    reports = [engine.step(frame) for frame in frames(4, scene=scene)]
-    assert [report.verdict for report in reports] == [Verdict.OK] * 4
-    assert [report.plan.step for report in reports] == [StepKind.FULL, StepKind.LITE] * 2
-    blind = engine.step(replace(later(scene, 0.4), cameras=()))
-    assert blind.verdict is Verdict.INFEASIBLE
-    assert "holds 0 images" in blind.reason
-    assert kinematics.speeds(blind.plan.trajectory)[-1] < 9.0
+        pipeline.plan(reflectdrive2.generate, PlannerState(), camera_observation(), PlannerContext(config()))
 
 
 # --- with a real network ---------------------------------------------------------------------------------------------
@@ -309,6 +284,84 @@ def test_a_network_without_a_vocabulary_is_refused():
 
     with pytest.raises(CheckpointError, match="the network has no vocabulary"):
         TorchNetwork(tiny_net())
+
+
+# --- the choice among the plans that it has drafted -------------------------------------------------------------------
+
+
+def test_alone_with_its_images_it_drives_to_one_goal():
+    network = ScriptedNetwork(STRAIGHT, SLOW)  # about as likely
+    ((cautious, _),) = drive(network, [camera_observation(speed=6.0)])
+    assert cautious.tokens.tolist() == network.ids[1].tolist()
+    ((plan, _),) = drive(network, [camera_observation(speed=8.0)], Settings(goal_logprob_margin=0.0))
+    assert plan.candidates == ()
+    assert plan.scores == ()
+    assert plan.tokens.tolist() == network.ids[0].tolist()
+    assert ("draft", 1, 14) in network.calls
+
+
+def test_with_agents_the_score_chooses_a_plan_that_stops_in_time():
+    network = ScriptedNetwork(STRAIGHT, SLOW)
+    ((free, _),) = drive(network, [camera_observation(speed=8.0, agents=cars())])
+    assert free.tokens.tolist() == network.ids[0].tolist()
+    blocked = camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
+    ((behind, _),) = drive(network, [blocked])
+    assert behind.tokens.tolist() == network.ids[1].tolist()
+    assert len(behind.candidates) == 1
+    assert behind.scores[0] > 0.5
+    assert behind.scores[1] == 0.0
+    off = {"pipeline__select": False, "pipeline__repair": False}
+    ((unchosen, _),) = drive(network, [blocked], Settings(goal_logprob_margin=0.0), **off)
+    assert unchosen.tokens.tolist() == network.ids[0].tolist()
+
+
+def test_with_agents_and_lights_the_score_decides_the_distance_and_without_lights_the_nearest_goal():
+    network = ScriptedNetwork(STRAIGHT, SLOW)  # about as likely
+    ((free, _),) = drive(network, [camera_observation(speed=6.0, agents=cars(), traffic_lights=NO_LIGHTS)])
+    ((nearest, _),) = drive(network, [camera_observation(speed=6.0, agents=cars())])
+    assert free.tokens.tolist() == network.ids[0].tolist()
+    assert nearest.tokens.tolist() == network.ids[1].tolist()
+    blocked = camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), traffic_lights=NO_LIGHTS)
+    ((behind, _),) = drive(network, [blocked])
+    assert behind.tokens.tolist() == network.ids[1].tolist()
+
+
+def test_a_goal_is_chosen_by_progress_and_by_how_likely_it_is_among_the_safest():
+    """Goals 32, 28 and 24 m ahead at 8 m/s: 4 m are an eighth of the progress, whose weight is 5 of 12."""
+    times_s = 0.5 * np.arange(1, 9)
+    paths = np.stack([8.0 * times_s - 0.5 * braking * times_s**2 for braking in (0.0, 0.5, 1.0)])
+    paths = np.stack([paths, np.zeros_like(paths)], axis=-1)
+
+    def chosen(log_probs, *others):
+        scene = observation(speed=8.0, agents=cars(*others), traffic_lights=NO_LIGHTS)
+        return goals.rank(paths, np.array(log_probs), SafetyContext(scene, config()))[0]
+
+    margin = 0.125 * 5.0 / 12.0 / LOG_PROB_WEIGHT  # log-probability that outweighs 4 m
+    assert chosen((0.0, 0.0, 0.0)) == 0
+    assert chosen((-0.7 * margin, 0.0, 0.0)) == 0
+    assert chosen((-1.3 * margin, 0.0, 0.0)) == 1
+    assert chosen((-3.0 * margin, -1.3 * margin, 0.0)) == 2
+    assert chosen((0.0, -9.0, -9.0), (35.0, 0.0, 0.0, 0.0)) == 1  # the first comes too close to the car ahead
+
+
+def test_the_score_after_a_repair_is_that_of_the_plan_that_is_driven():
+    network = ScriptedNetwork(STRAIGHT, arc_way(8.0, 0.002))  # both run into the car ahead
+    scene = camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)))
+    plain, repaired = (drive(network, [scene], pipeline__repair=repair)[0][0] for repair in (False, True))
+    assert plain.scores == (0.0, 0.0)
+    assert repaired.check.repairs > 0
+    assert repaired.scores[0] > 0.5
+    assert repaired.scores[1] == 0.0
+
+
+def test_goals_that_only_fill_their_slots_are_not_drafted():
+    class Padded(ScriptedNetwork):
+        def prefill_goal(self, inputs):
+            return replace(super().prefill_goal(inputs), valid=np.array([True, True, False]))
+
+    network = Padded(STRAIGHT, SLOW, STRAIGHT)
+    ((plan, _),) = drive(network, [camera_observation(speed=8.0, agents=cars())])
+    assert len(plan.candidates) == 1
 
 
 def test_in_doubt_how_far_to_go_it_goes_less_far_unless_it_stands():

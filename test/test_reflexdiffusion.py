@@ -40,12 +40,9 @@ class LinearDenoiser:
 
     kind = "denoiser"
 
-    def __init__(self, with_all=None, route_only=None, share=0.2, capabilities=("guidance",)):
+    def __init__(self, with_all=None, share=0.2, capabilities=("guidance",)):
         self.spec, self.capabilities, self.share = SPEC, frozenset(capabilities), share
-        self.targets = (
-            future() if with_all is None else with_all,
-            future(6.0, 0.1) if route_only is None else route_only,
-        )
+        self.targets = future() if with_all is None else with_all, future(6.0, 0.1)
         self.calls = []
 
     def encode(self, inputs, with_unconditional):
@@ -58,9 +55,8 @@ class LinearDenoiser:
 
 def plan(network, settings=OFF, repair=False, **changes):
     scene = observation(**{"route": straight_route(), **changes})
-    context = PlannerContext(
-        replace(config(pipeline__repair=repair), planner="reflexdiffusion", reflexdiffusion=settings), network
-    )
+    whole = replace(config(pipeline__repair=repair), planner="reflexdiffusion", reflexdiffusion=settings)
+    context = PlannerContext(whole, network)
     state, new_plan = pipeline.plan(reflexdiffusion.generate, PlannerState(), scene, context)
     return new_plan, state.memory
 
@@ -146,9 +142,8 @@ def test_a_step_that_is_inverted_by_its_own_noise_is_done_again_unchanged():
         return 0.3 * noisy + 0.7 * future()
 
     clean = predict(futures, time)
-    step = StepResult(
-        time, after, clean, sampling.with_present(sampling.ddim_step(futures, clean, time, after), present)
-    )
+    stepped = sampling.with_present(sampling.ddim_step(futures, clean, time, after), present)
+    step = StepResult(time, after, clean, stepped)
     noise = sampling.noise_of(futures, clean, time)
 
     def explore(noisy, at):  # the clean futures whose noise at (x after, time before) is exactly that of the step
@@ -193,10 +188,7 @@ def test_the_last_step_and_confident_steps_are_never_reflected_and_the_number_is
 
 def test_an_unconfident_plan_is_reflected_and_reported(monkeypatch):
     monkeypatch.setattr(reflection, "CONFIDENCE_MIN", 0.95)
-    new_plan, memory = plan(
-        LinearDenoiser(with_all=future(8.0, 0.25)),
-        replace(OFF, guidance=0.9, reflection=True),
-    )
+    new_plan, memory = plan(LinearDenoiser(with_all=future(8.0, 0.25)), replace(OFF, guidance=0.9, reflection=True))
     assert memory
     assert all(0 <= each.step < 9 and each.before < 0.95 for each in memory)
     assert np.isfinite(new_plan.trajectory.poses).all()

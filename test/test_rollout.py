@@ -156,9 +156,9 @@ def test_both_phases_are_exported_without_what_runtimes_cannot_do():
 # --- rollout ---------------------------------------------------------------------------------------------------------
 
 
-def goal_only(net, scenes=2, count=3):
-    """Sequences (B, M, 16) that hold a goal each."""
-    actions = random_actions(net, scenes, count, masked=0.0)
+def goal_only(net):
+    """Sequences (2, 3, 16) that hold a goal each."""
+    actions = random_actions(net, 2, 3, masked=0.0)
     actions[..., :GOAL_X] = net.config.layout.mask_id
     return actions
 
@@ -167,15 +167,7 @@ def test_tokens_are_sampled_from_the_distribution_of_each_round_and_committed_by
     net = tiny_net()
     keys_values = rollout.prefill(net, tiny_inputs(net))
     actions, noise_generator = goal_only(net), torch.Generator().manual_seed(4)
-    sampling = Sampling(0.7, torch.Generator().manual_seed(4))
-    outputs = rollout.rollout(
-        lambda ids: net.decode(ids, keys_values),
-        actions,
-        LAYOUT,
-        decoding_rounds(GOAL_X, 3, 1),
-        RULES.edits,
-        sampling,
-    )
+    outputs = rolled_out(net, keys_values, Sampling(0.7, torch.Generator().manual_seed(4)))
     for limit, output in zip((5, 5, 4), outputs[:3], strict=True):
         logits = net.decode(actions, keys_values)
         share = torch.rand(logits.shape[:-1], generator=noise_generator)[..., None]
@@ -184,19 +176,13 @@ def test_tokens_are_sampled_from_the_distribution_of_each_round_and_committed_by
         assert output.actions.equal(actions)
         assert output.confidence.equal(confidence)
     assert (outputs[-1].actions < net.config.layout.bins).all()
-    assert not outputs[-1].actions.equal(greedy(net, keys_values)[-1].actions)
-    sampling = Sampling(0.0, torch.Generator().manual_seed(4))
-    assert greedy(net, keys_values, sampling)[-1].actions.equal(greedy(net, keys_values)[-1].actions)
+    greedy, cold = (rolled_out(net, keys_values, each) for each in (None, Sampling(0.0, torch.Generator())))
+    assert not outputs[-1].actions.equal(greedy[-1].actions)
+    assert cold[-1].actions.equal(greedy[-1].actions)
 
 
-def greedy(net, keys_values, sampling=None, **more):
+def rolled_out(net, keys_values, sampling=None):
     rounds = decoding_rounds(GOAL_X, 3, 1)
     return rollout.rollout(
-        lambda ids: net.decode(ids, keys_values),
-        goal_only(net),
-        LAYOUT,
-        rounds,
-        RULES.edits,
-        sampling,
-        **more,
+        lambda ids: net.decode(ids, keys_values), goal_only(net), LAYOUT, rounds, RULES.edits, sampling
     )

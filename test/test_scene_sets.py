@@ -130,10 +130,8 @@ def test_a_folder_never_holds_scenes_of_two_programs(small, reference):
         with pytest.raises(shards.SetError, match=difference):
             make(reference, want=want)
         assert everything(reference) == before
-    folders = {
-        sets.default_folder(name, spec(**more).generator) for name in ("a", "b") for more in ({}, {"width": 640})
-    }
-    assert len(folders) == 4
+    generators = [spec(**more).generator for more in ({}, {"width": 640})]
+    assert len({sets.default_folder(name, each) for name in ("a", "b") for each in generators}) == 4
 
 
 MAKING = """
@@ -262,9 +260,7 @@ def test_the_hard_set_is_what_going_straight_on_cannot_do(tmp_path):
     assert {scene.name for scene in every if scene.family == sets.HARD_FAMILY} <= selected
     others = [scene for scene in every if scene.family != sets.HARD_FAMILY]
     scores = {scene.name: sets.constant_velocity_pdms(scene) for scene in others}
-    assert max(scores[name] for name in scores if name in selected) <= min(
-        scores[name] for name in scores if name not in selected
-    )
+    assert max(scores[name] for name in scores.keys() & selected) <= min(scores[n] for n in scores.keys() - selected)
 
 
 # --- splits ----------------------------------------------------------------------------------------------------------

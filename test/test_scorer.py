@@ -12,27 +12,12 @@ from hypothesis import strategies as st
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import Config, ConfigError, ScoringConfig
-from reflectdrive_ros.core.domain import (
-    AgentKind,
-    Agents,
-    EgoState,
-    Forecast,
-    ForecastSource,
-    Observation,
-    Trajectory,
-)
+from reflectdrive_ros.core.domain import AgentKind, Agents, EgoState, Forecast, ForecastSource, Observation, Trajectory
 from reflectdrive_ros.evaluation import golden
 from reflectdrive_ros.scoring.areas import MapAreas, RedLights
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
 from reflectdrive_ros.scoring.safety import SafetyContext
-from reflectdrive_ros.scoring.scorer import (
-    BATCH,
-    Reference,
-    Scene,
-    ScoreCard,
-    score,
-    total,
-)
+from reflectdrive_ros.scoring.scorer import BATCH, Reference, Scene, ScoreCard, score, total
 from reflectdrive_ros.scoring.simulate import STATE_SIZE, STEPS
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
@@ -54,7 +39,7 @@ def entries():
 scenes = st.sampled_from(range(4)).map(lambda k: golden.parse_scene(entries()[k]))
 
 
-def tracks(poses, speeds, kinds=None):
+def tracks(poses, speeds):
     """Agents that drive straight on from poses (A, 3)."""
     poses, speeds = np.reshape(np.asarray(poses, float), (-1, 3)), np.asarray(speeds, float)
     distances_m = speeds[:, None] * 0.1 * np.arange(SAMPLES)
@@ -66,7 +51,7 @@ def tracks(poses, speeds, kinds=None):
         np.ones(distances_m.shape, bool),
         np.repeat(speeds[:, None], SAMPLES, axis=1),
         np.tile([4.5, 1.9], (len(poses), 1)),
-        np.full(len(poses), AgentKind.VEHICLE) if kinds is None else kinds,
+        np.full(len(poses), AgentKind.VEHICLE),
     )
 
 
@@ -78,8 +63,8 @@ def road(speed=10.0, agents=None, **more):
     return Scene(motion, agents or AgentTracks.none(), LINE, **more)
 
 
-def straight(speed=10.0, count=1, y=0.0):
-    plan = np.zeros((count, 8, 3))
+def straight(speed=10.0, y=0.0):
+    plan = np.zeros((1, 8, 3))
     plan[:, :, 0] = speed * 0.5 * np.arange(1, 9)
     plan[:, :, 1] = y
     return plan
@@ -330,36 +315,21 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: score(road(), np.zeros((2, 7, 3))),
-            r"score\.candidates has shape \(2, 7, 3\), expected \(1 or more, 8",
-        ),
+        (lambda: score(road(), np.zeros((2, 7, 3))), r"score\.candidates has shape \(2, 7, 3\), expected \(1 or mo"),
         (lambda: score(road(), np.zeros((8, 3))), r"score\.candidates has shape \(8, 3\), expected \(any, any, 3\)"),
         (lambda: score(road(), straight() * 1e8), r"score\.candidates reaches 4e\+09, expected at most 1e\+06"),
         (lambda: score(road(1e9), straight()), r"Scene\.motion reaches 1e\+09"),
-        (
-            lambda: score(road(), straight(), previous_states=np.zeros((40, 11))),
-            r"previous_states has shape \(1, 40, 11\)",
-        ),
+        (lambda: score(road(), straight(), previous_states=np.zeros((40, 11))), r"previous_states has shape \(1, 40,"),
         (lambda: replace(road(), motion=np.zeros(7)), r"Scene\.motion has shape \(7,\), expected \(8\)"),
         (lambda: replace(road(), centerline=LINE[:1]), r"Scene\.centerline has shape \(1, 2\), expected \(2 or more"),
         (lambda: replace(road(), history=np.zeros((14, 3))), r"Scene\.history has shape"),
-        (
-            lambda: MapAreas(roadblocks=(np.zeros((0, 2)),)),
-            r"MapAreas\.roadblocks\[0\] has shape \(0, 2\), expected \(3 or",
-        ),
+        (lambda: MapAreas(roadblocks=(np.zeros((0, 2)),)), r"roadblocks\[0\] has shape \(0, 2\), expected \(3 or"),
         (lambda: MapAreas(carparks=(SQUARE, BOW_TIE)), r"MapAreas\.carparks\[1\] is not a simple polygon: Self-inter"),
         (lambda: MapAreas(lanes=(SQUARE,)), r"MapAreas\.lane_on_route has 0 flags for 1 lanes"),
-        (
-            lambda: RedLights((SQUARE,), np.zeros((1, 40), bool)),
-            r"RedLights\.red has shape \(1, 40\), expected \(1, 41\)",
-        ),
+        (lambda: RedLights((SQUARE,), np.zeros((1, 40), bool)), r"RedLights\.red has shape \(1, 40\), expected \(1,"),
         (lambda: Reference(NAN), r"Reference\.progress_m is nan"),
         (lambda: Reference(10.0, 1.5), r"Reference\.multiplier is 1\.5"),
-        (
-            lambda: replace(tracks([[0, 0, 0]], [1.0]), sizes=[[4.0, 0.0]]),
-            r"AgentTracks\.sizes holds a length or width",
-        ),
+        (lambda: replace(tracks([[0, 0, 0]], [1.0]), sizes=[[4.0, 0.0]]), r"AgentTracks\.sizes holds a length or"),
         (lambda: replace(tracks([[0, 0, 0]], [1.0]), speeds_mps=np.full((1, SAMPLES), NAN)), r"speeds_mps holds NaN"),
     ],
 )

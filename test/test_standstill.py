@@ -7,18 +7,9 @@ import pytest
 from input_stream import instant, latched, small
 from messages import ns
 from operation_modes import AUTONOMOUS, STOP, mode
-from scenes import Clock, cars, config, later, observation, straight_route
+from scenes import Clock, cars, config, later, observation, straight_route, with_light
 
-from reflectdrive_ros.core.domain import (
-    AgentKind,
-    LightState,
-    Plan,
-    StepKind,
-    StopLines,
-    TrafficLights,
-    Trajectory,
-    Verdict,
-)
+from reflectdrive_ros.core.domain import AgentKind, LightState, Plan, StepKind, Trajectory, Verdict
 from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.planning.planner import PlannerState
 from reflectdrive_ros.planning.standstill import STARTED_MPS, StartMode
@@ -42,13 +33,12 @@ def standing(seconds, start=StartMode.IF_STUCK, scene=None, **settings):
     return [engine.step(later(scene, 0.1 * k), start) for k in range(round(seconds / 0.1) + 1)]
 
 
+def at_red(scene):
+    return with_light(scene, LightState.RED, 5.0)
+
+
 def starts(report):
     return report.plan.change == "start"
-
-
-def red_light(line_m):
-    lines = StopLines(np.array([[[line_m, 1.75], [line_m, -1.75]]]), np.array([7]))
-    return {"stop_lines": lines, "traffic_lights": TrafficLights(np.array([7]), np.array([int(LightState.RED)]))}
 
 
 def test_after_three_seconds_without_a_reason_the_car_is_started_and_the_report_says_so():
@@ -69,7 +59,7 @@ def test_a_request_starts_it_at_once_also_where_objects_are_unknown():
 @pytest.mark.parametrize(
     ("scene", "why"),
     [
-        (observation(0.0, agents=FAR, **red_light(5.0)), "red light"),
+        (at_red(observation(0.0, agents=FAR)), "red light"),
         (observation(0.0, agents=cars((7.5, 0.0, 0.0, 0.0))), "standing car"),
         (observation(0.0, straight_route(length=1.0), agents=FAR, route_ends=True), "end of the route"),
         (observation(0.0, agents=FAR, route_limits_mps=np.zeros(220)), "limit of the operator"),
@@ -91,7 +81,7 @@ def test_a_car_that_is_not_engaged_and_one_whose_setting_is_0_stand(start):
 
 
 def test_a_request_does_not_drive_through_a_red_light_nor_into_a_car():
-    for scene in (observation(0.0, agents=FAR, **red_light(5.0)), observation(0.0, agents=cars((7.5, 0.0, 0.0, 0.0)))):
+    for scene in (at_red(observation(0.0, agents=FAR)), observation(0.0, agents=cars((7.5, 0.0, 0.0, 0.0)))):
         assert not any(starts(report) for report in standing(1.0, StartMode.NOW, scene))
 
 
@@ -100,7 +90,7 @@ def test_the_reason_counts_from_its_end_and_the_planner_takes_over_at_walking_sp
     scene, flags = observation(0.0, agents=FAR), []
     for k in range(60):
         now = later(scene, 0.1 * k)
-        flags.append(starts(engine.step(replace(now, **red_light(5.0)) if k < 20 else now, StartMode.IF_STUCK)))
+        flags.append(starts(engine.step(at_red(now) if k < 20 else now, StartMode.IF_STUCK)))
     assert flags.index(True) == 50
     for speed_mps, expected in ((0.8, True), (1.2, False), (0.8, False)):
         moving = replace(later(scene, 6.0), ego=replace(later(scene, 6.0).ego, speed_mps=speed_mps))

@@ -173,8 +173,5 @@ def test_stopped_workers_end_and_remove_what_they_were_writing(tmp_path, capsys)
 def test_two_commands_cannot_write_into_one_folder(tmp_path, capsys, words):
     with lock_folder(tmp_path):
         assert main([*map(str, words), "--out", str(tmp_path)]) == 2
-    output = capsys.readouterr().err
-    assert (
-        output
-        == f"{tmp_path} cannot be used: another process writes into it; wait for it to end, or name another folder\n"
-    )
+    sentence = "cannot be used: another process writes into it; wait for it to end, or name another folder"
+    assert capsys.readouterr().err == f"{tmp_path} {sentence}\n"

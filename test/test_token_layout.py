@@ -178,15 +178,10 @@ AXES = TokenLayout().axes
         (lambda: Axis("x", 0.3, 666, -1.0, 1.0), "axis x: Codebook.bins is 666, expected an odd number"),
         (lambda: Axis("x", 0.3, 667, 1.0, 2.0), "axis x has the range 1.0 .. 2.0, expected a range around 0"),
         (lambda: Axis("x", 0.3, 667, -1.0, 200.0), "axis x has the range -1.0 .. 200.0, expected .* within 99.9"),
+        (lambda: POSES.encode(np.zeros((8, 2))), r"encode got points of shape \(8, 2\), expected \(.., 8, 3\)"),
+        (lambda: POSES.decode(np.zeros(16, int)), r"decode got ids of shape \(16,\), expected \(.., 24\)"),
     ],
 )
-def test_layouts_that_make_no_sense_are_refused_by_name(make, complaint):
+def test_layouts_that_make_no_sense_and_what_is_of_another_layout_are_refused_by_name(make, complaint):
     with pytest.raises(ValueError, match=complaint):
         make()
-
-
-def test_waypoints_and_ids_of_another_layout_are_refused():
-    with pytest.raises(ValueError, match=r"encode got points of shape \(8, 2\), expected \(.., 8, 3\)"):
-        POSES.encode(np.zeros((8, 2)))
-    with pytest.raises(ValueError, match=r"decode got ids of shape \(16,\), expected \(.., 24\)"):
-        POSES.decode(np.zeros(16, int))

@@ -26,15 +26,15 @@ BINS, MASK = 21, 21
 LAYOUT = whole_layout(BINS)
 
 
-def random_logits(seed, actions=3, length=16, scale=3.0):
+def random_logits(seed, scale=3.0):
     generator = torch.Generator().manual_seed(seed)
     # few different values, so that ties are common
-    return scale * torch.randint(-3, 4, (2, actions, length, BINS), generator=generator).float()
+    return scale * torch.randint(-3, 4, (2, 3, 16, BINS), generator=generator).float()
 
 
-def random_ids(seed, masked, actions=3, length=16):
+def random_ids(seed, masked):
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, BINS, (2, actions, length), generator=generator)
+    ids = torch.randint(0, BINS, (2, 3, 16), generator=generator)
     return torch.where(torch.rand(ids.shape, generator=generator) < masked, MASK, ids)
 
 
@@ -56,9 +56,8 @@ def test_a_round_writes_the_most_confident_masked_positions_and_nothing_else(see
             rest, done = (confidence[scene, block][part[scene, block]] for part in (left, changed))
             assert not len(rest) or not len(done) or done.min() >= rest.max()
     assert (probabilities[left] == 0.0).all()
-    assert probabilities[~left].equal(
-        logits.softmax(-1).gather(-1, torch.where(left, 0, written)[..., None])[..., 0][~left]
-    )
+    of_written = logits.softmax(-1).gather(-1, torch.where(left, 0, written)[..., None])[..., 0]
+    assert probabilities[~left].equal(of_written[~left])
 
 
 def test_drafting_ends_without_masks_and_keeps_the_goal_and_what_was_written():
@@ -98,10 +97,8 @@ def test_an_edit_replaces_only_improbable_tokens_by_more_probable_ones(seed):
         for block in range(3):
             if spared[scene, block].any():  # only where the round was full, and then the better ones
                 assert changed[scene, block].sum() == 5
-                assert (
-                    before[scene, block][changed[scene, block]].max()
-                    <= before[scene, block][spared[scene, block]].min()
-                )
+                edited_before, spared_before = (before[scene, block][of[scene, block]] for of in (changed, spared))
+                assert edited_before.max() <= spared_before.min()
 
 
 def test_a_draft_that_the_network_believes_in_is_left_alone():
@@ -128,16 +125,8 @@ X_M = 0.3 * torch.arange(-5, 60)
 Y_M = 0.3 * torch.arange(-20, 21)
 
 
-def random_goals(seed, scale=4.0):
-    generator = torch.Generator().manual_seed(seed)
-    return (
-        scale * torch.randn(2, len(X_M), generator=generator),
-        scale * torch.randn(2, len(X_M), len(Y_M), generator=generator),
-    )
-
-
-def goals(x_logits, y_logits, rules, x_m=X_M):
-    return choose_goals(x_logits.log_softmax(-1), y_logits, x_m.expand(len(x_logits), -1), Y_M, rules)
+def goals(x_logits, y_logits, rules):
+    return choose_goals(x_logits.log_softmax(-1), y_logits, X_M.expand(len(x_logits), -1), Y_M, rules)
 
 
 def positions_m(cells):
@@ -146,7 +135,10 @@ def positions_m(cells):
 
 @pytest.mark.parametrize("spacing", [0.3, 0.9, 1.2, 3.0])
 def test_goals_keep_their_distance_in_metres_and_the_first_is_the_most_probable(spacing):
-    x_logits, y_logits = random_goals(0)
+    generator = torch.Generator().manual_seed(0)
+    x_logits, y_logits = (
+        4.0 * torch.randn(2, *size, generator=generator) for size in ((len(X_M),), (len(X_M), len(Y_M)))
+    )
     cells, log_probs, valid = goals(x_logits, y_logits, GoalRules(6, spacing, floor=0.0))
     joint = (x_logits.log_softmax(-1)[..., None] + y_logits.log_softmax(-1)).exp()
     torch.testing.assert_close(joint.sum((1, 2)), torch.ones(2))

@@ -54,50 +54,22 @@ def test_the_default_grid_is_reflectdrives():
     assert codebook.reach_m == pytest.approx(99.9)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_has_no_id(bad):
-    with pytest.raises(ValueError, match="to_ids got NaN or infinity"):
-        Codebook().to_ids(np.array([0.0, bad]))
-
-
-@pytest.mark.parametrize("ids", [[667], [-1], [0, 700]], ids=["mask", "negative", "beyond"])
-def test_ids_outside_the_grid_have_no_value(ids):
-    with pytest.raises(ValueError, match=r"to_values got ids .*, expected 0\.\.666"):
-        Codebook().to_values(np.array(ids))
-
-
-def test_ids_are_whole_numbers():
-    with pytest.raises(ValueError, match=r"to_values got float64, expected whole numbers"):
-        Codebook().to_values(np.array([1.5]))
-
-
-@pytest.mark.parametrize("shape", [(8, 3), (2,), ()])
-def test_points_of_another_shape_are_not_encoded(shape):
-    with pytest.raises(ValueError, match="encode got points of shape"):
-        Codebook().encode(np.zeros(shape))
-
-
-@pytest.mark.parametrize("shape", [(15,), (2, 3), ()])
-def test_an_odd_number_of_ids_is_not_decoded(shape):
-    with pytest.raises(ValueError, match="decode got ids of shape"):
-        Codebook().decode(np.zeros(shape, np.int32))
-
-
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    ("ask", "values", "complaint"),
     [
-        ({"bin_m": 0.0}, "bin_m"),
-        ({"bin_m": -0.3}, "bin_m"),
-        ({"bin_m": np.nan}, "bin_m"),
-        ({"bin_m": np.inf}, "bin_m"),
-        ({"bins": 668}, "bins"),
-        ({"bins": 1}, "bins"),
-        ({"bins": 667.0}, "bins"),
+        (lambda bad: Codebook().to_ids(np.array([0.0, bad])), [np.nan, np.inf, -np.inf], "to_ids got NaN or infinity"),
+        (lambda ids: Codebook().to_values(np.array(ids)), [[667], [-1], [0, 700]], r"got ids .*, expected 0\.\.666"),
+        (lambda ids: Codebook().to_values(np.array(ids)), [[1.5]], "to_values got float64, expected whole numbers"),
+        (lambda shape: Codebook().encode(np.zeros(shape)), [(8, 3), (2,), ()], "encode got points of shape"),
+        (lambda shape: Codebook().decode(np.zeros(shape, int)), [(15,), (2, 3), ()], "decode got ids of shape"),
+        (lambda bin_m: Codebook(bin_m=bin_m), [0.0, -0.3, np.nan, np.inf], r"Codebook\.bin_m is"),
+        (lambda bins: Codebook(bins=bins), [668, 1, 667.0], r"Codebook\.bins is"),
     ],
 )
-def test_a_grid_without_a_zero_bin_is_refused(arguments, name):
-    with pytest.raises(ValueError, match=rf"Codebook.{name} is"):
-        Codebook(**arguments)
+def test_bad_input_is_refused_by_name(ask, values, complaint):
+    for value in values:
+        with pytest.raises(ValueError, match=complaint):
+            ask(value)
 
 
 # --- schedule --------------------------------------------------------------------------------------------------------

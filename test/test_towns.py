@@ -1,16 +1,15 @@
 """Made-up towns: what is drivable holds together, a car that follows any lane stays on the road, and names tell all."""
 
-import shutil
 import subprocess
 import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from tempfile import mkdtemp
 
 import numpy as np
 import pytest
 import shapely
+from shared import FOLDER
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.config import VehicleConfig
@@ -29,21 +28,9 @@ except sumo.SumoMissing as fault:
     pytest.skip(str(fault), allow_module_level=True)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def folder():
-    yield
-    if folder_of_towns.cache_info().currsize:
-        shutil.rmtree(folder_of_towns())
-
-
-@cache
-def folder_of_towns():
-    return Path(mkdtemp())
-
-
 @cache
 def town(seed):
-    return towns.make(f"many-{seed:05d}", seed, folder_of_towns())
+    return towns.make(f"many-{seed:05d}", seed, FOLDER)
 
 
 @cache
@@ -103,9 +90,8 @@ def test_no_path_across_a_junction_is_too_tight_to_steer(seed):
     least_m = CAR.wheel_base_m / np.tan(CAR.max_steering_rad)
     for keys in joints(town(seed)):
         headings = np.unwrap(rear_axle_along(town(seed), keys)[:, 2])
-        assert np.abs(np.gradient(headings, 0.5)).max() < 1 / (1.3 * least_m), [
-            town(seed).lanes[k].sumo_id for k in keys
-        ]
+        names = [town(seed).lanes[key].sumo_id for key in keys]
+        assert np.abs(np.gradient(headings, 0.5)).max() < 1 / (1.3 * least_m), names
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -154,10 +140,10 @@ def test_every_town_has_something_of_everything(seed):
 # --- paths and lines -------------------------------------------------------------------------------------------------
 
 
-def lines_of(seed, count=40):
+def lines_of(seed):
     """Lines from anywhere along walks: (keys, line, walk, where they start)."""
     road_map, generator = town(seed), np.random.default_rng(seed)
-    for _ in range(count):
+    for _ in range(40):
         walk = routing.random_walk(road_map, generator, 600.0)
         first = [key for key, lane in road_map.lanes.items() if lane.edge == walk[0]]
         key = first[int(generator.integers(len(first)))]
@@ -281,7 +267,6 @@ def test_a_town_is_written_into_its_folder_whatever_its_name(name, tmp_path):
 def test_without_sumo_the_error_names_the_package_to_install(monkeypatch):
     monkeypatch.setattr(sumo, "find_home", lambda: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(
-        sumo.SumoMissing, match=r"^SUMO is not installed: pip install '\.\[sim\]' in a clone of reflectdrive$"
-    ):
+    sentence = r"^SUMO is not installed: pip install '\.\[sim\]' in a clone of reflectdrive$"
+    with pytest.raises(sumo.SumoMissing, match=sentence):
         sumo.binary("netconvert")

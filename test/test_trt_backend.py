@@ -143,9 +143,8 @@ def test_a_prefill_that_fails_leaves_no_scene_behind(built, cards, trt):  # noqa
     network = TrtNetwork(cards["fp32"], "cuda", built, capture=False)
     first = network.prefill_goal(scene(network, 0))
     trt.refuses = True
-    assert "graph vision_encoder failed: TensorRT does not run vision_encoder" in refused(
-        lambda: network.prefill_goal(scene(network, 1)), PlanningError
-    )
+    complaint = refused(lambda: network.prefill_goal(scene(network, 1)), PlanningError)
+    assert "graph vision_encoder failed: TensorRT does not run vision_encoder" in complaint
     trt.refuses = False
     assert "scene 1 are gone" in refused(lambda: network.step(first.context, first.actions, 5, False), PlanningError)
 
@@ -209,9 +208,8 @@ def test_a_driver_without_a_gpu_and_a_gpu_that_is_not_there_are_named(cards, dri
     assert "there is no GPU cuda:3: the driver finds 1" in refused(lambda: cuda_device.CudaDevice(3), CudaError)
     assert "model.device is cpu" in refused(lambda: opened(cards["fp32"], "", backend="tensorrt", device="cpu"))
     driver.devices = 0
-    assert "CUDA says 'no CUDA-capable device is detected' (error 100 of cuInit)" in refused(
-        lambda: opened(cards["fp32"], "", backend="tensorrt")
-    )
+    complaint = refused(lambda: opened(cards["fp32"], "", backend="tensorrt"))
+    assert "CUDA says 'no CUDA-capable device is detected' (error 100 of cuInit)" in complaint
 
 
 def test_a_tensorrt_that_is_missing_too_old_or_broken_is_named(built, cards, trt, monkeypatch):  # noqa: F811
@@ -343,10 +341,8 @@ def test_products_are_in_bfloat16_and_what_is_summed_up_long_in_float32(cards, n
     in_full = {"prefill_goal": "Exp", "step": "Greater"}
     assert "BFLOAT16" not in kinds.get(in_full.get(name), ())
     tensors = onnx.load(cards["bf16"].files["step"]).graph.input
-    element_types = {
-        value.type.tensor_type.elem_type for value in tensors if value.name.startswith(("keys_", "values_"))
-    }
-    assert element_types == {onnx.TensorProto.BFLOAT16}
+    handed_on = [value.type.tensor_type for value in tensors if value.name.startswith(("keys_", "values_"))]
+    assert {each.elem_type for each in handed_on} == {onnx.TensorProto.BFLOAT16}
 
 
 # --- building --------------------------------------------------------------------------------------------------------

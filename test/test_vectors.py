@@ -69,15 +69,14 @@ def driven():
 # --- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def straight_lane(length_m, y=0.0, limit_mps=None, width_m=3.0):
+def straight_lane(length_m, y=0.0, limit_mps=None):
     line = np.array([[0.0, y], [length_m, y]])
-    return Lane(line, (shapely.LineString(line).buffer(width_m / 2, cap_style="flat"),), (), (), (), limit_mps)
+    return Lane(line, (shapely.LineString(line).buffer(1.5, cap_style="flat"),), (), (), (), limit_mps)
 
 
 def test_long_lanes_are_cut_and_padding_is_not_valid():
-    segments = LaneSegments.of(
-        {7: straight_lane(2.2 * SEGMENT_M, limit_mps=8.0), 9: straight_lane(20.0, 4.0), 3: straight_lane(0.1)}
-    )
+    lanes = {7: straight_lane(2.2 * SEGMENT_M, limit_mps=8.0), 9: straight_lane(20.0, 4.0), 3: straight_lane(0.1)}
+    segments = LaneSegments.of(lanes)
     assert segments.keys.tolist() == [7, 7, 7, 9]
     polylines = segments.near(np.array([10.0, 1.0, np.pi / 2]), {9: LightState.GREEN})
     assert (len(polylines.valid), polylines.valid.sum()) == (LANES_MAX, 4)
@@ -100,11 +99,8 @@ def test_of_many_lanes_the_nearest_are_selected_and_none_beyond_reach():
 
 
 def test_route_lanes_come_in_the_order_of_the_route_and_not_from_behind():
-    lanes = {key: straight_lane(40.0) for key in range(5)}
-    moved = {
-        key: replace(lane, centerline=lane.centerline + np.array([40.0 * (2 - key), 0.0]))
-        for key, lane in lanes.items()
-    }
+    lane = straight_lane(40.0)
+    moved = {key: replace(lane, centerline=lane.centerline + np.array([40.0 * (2 - key), 0.0])) for key in range(5)}
     route = np.array([[-50.0, 0.0], [200.0, 0.0]])
     polylines = LaneSegments.of(moved).along(route, (0, 1, 2, 4), np.array([10.0, 0.0, 0.0]))
     assert len(polylines.valid) == ROUTE_LANES_MAX

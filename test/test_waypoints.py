@@ -31,10 +31,10 @@ def gaps(poses, path):
     return np.hypot(*(poses[:, None, :2] - path[None, :, :2]).transpose(2, 0, 1)).min(axis=1)
 
 
-def required_accelerations(poses, speed, dt_s=0.1):
+def required_accelerations(poses, speed):
     """(T,) accelerations along the path, the first from the present speed on."""
-    speeds = np.hypot(*np.diff(poses[:, :2], axis=0, prepend=0.0).T) / dt_s
-    return np.diff(speeds, prepend=speed) / dt_s
+    speeds = np.hypot(*np.diff(poses[:, :2], axis=0, prepend=0.0).T) / 0.1
+    return np.diff(speeds, prepend=speed) / 0.1
 
 
 @given(

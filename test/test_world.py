@@ -8,9 +8,9 @@ from dataclasses import replace
 import crossing
 import numpy as np
 import pytest
+from scenes import CAR, FRONT_M, SIZE
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.core.domain import Command, Plan, Trajectory
 from reflectdrive_ros.scoring import drivable, metrics
 from reflectdrive_ros.scoring.contacts import SAMPLES, AgentTracks
@@ -21,9 +21,6 @@ from reflectdrive_ros.sim.network import navigation
 from reflectdrive_ros.sim.traffic.actors import Actors, ActorShape, Lamp, TrafficSnapshot
 from reflectdrive_ros.sim.world import START_NS, World, WorldOptions
 
-VEHICLE = VehicleConfig()
-SIZE = np.array([VEHICLE.length_m, VEHICLE.width_m])
-FRONT_M = VEHICLE.rear_axle_to_center_m + 0.5 * VEHICLE.length_m
 STEP_NS = 100_000_000
 PLACE = np.array([100.0, -50.0, 2.0])
 
@@ -44,16 +41,8 @@ def straight(speed_mps, stamp_ns=0, map_from_ego=PLACE, seconds=8.0):
     return Plan(stamp_ns, map_from_ego, Trajectory(poses, 0.1))
 
 
-def standing(pose, shape=ActorShape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0, number=7):
-    return Actors(
-        np.array([number]),
-        np.array([pose]),
-        np.array([speed_mps]),
-        np.array([size]),
-        np.array([int(shape)]),
-        np.array([False]),
-        np.array([0]),
-    )
+def standing(pose, shape=ActorShape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0):
+    return Actors(*map(np.array, ([7], [pose], [speed_mps], [size], [int(shape)], [False], [0])))
 
 
 # --- the ego ----------------------------------------------------------------------------------------------------------
@@ -62,8 +51,8 @@ def standing(pose, shape=ActorShape.CAR, size=(4.5, 1.8, 1.5), speed_mps=0.0, nu
 def test_the_first_step_is_that_of_the_score():
     bend = np.stack([np.arange(1, 41) * 0.9, 0.002 * np.arange(1, 41) ** 2, 0.004 * np.arange(1, 41)], axis=1)
     motion = np.array([8.0, 0.0, 0.5, 0.0, 0.02, 0.0, 0.05, 0.0])
-    after = step_ego(Ego(PLACE, motion), Plan(0, PLACE, Trajectory(bend, 0.1)), 0, VEHICLE)
-    state = simulate(bend[None], motion, VEHICLE)[0, 1]
+    after = step_ego(Ego(PLACE, motion), Plan(0, PLACE, Trajectory(bend, 0.1)), 0, CAR)
+    state = simulate(bend[None], motion, CAR)[0, 1]
     np.testing.assert_allclose(after.map_from_ego, geometry.compose(PLACE, state[:3]), atol=2e-3)
     np.testing.assert_allclose(after.motion, state[VX:], atol=2e-2)
 
@@ -73,7 +62,7 @@ def test_a_car_off_an_old_plan_returns_to_its_line():
     offset_pose = geometry.compose(PLACE, np.array([0.0, 0.5, 0.0]))
     plan, ego = straight(8.0), ego_at_speed(offset_pose, 8.0)
     for step in range(50):
-        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, CAR)
     assert abs(geometry.compose(geometry.invert(PLACE), ego.map_from_ego)[1]) < 0.1
 
 
@@ -83,19 +72,19 @@ def test_a_slow_car_that_is_to_stand_stands_within_half_a_second(speed_mps):
     ego, plan = ego_at_speed(PLACE, speed_mps), straight(0.0)
     for step in range(5):
         before_mps = ego.speed_mps
-        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, CAR)
         assert abs(ego.speed_mps - before_mps) <= 0.1 + 1e-9
     assert ego.speed_mps == 0.0
     assert np.hypot(*(ego.map_from_ego - PLACE)[:2]) < 0.13
 
 
 def test_a_car_that_its_brakes_have_stopped_moves_off_without_rolling_back():
-    ego = step_ego(ego_at_speed(PLACE, 0.08), straight(0.0), 0, VEHICLE)
+    ego = step_ego(ego_at_speed(PLACE, 0.08), straight(0.0), 0, CAR)
     assert ego.speed_mps == 0.0
     start = replace(straight(1.0), map_from_ego=ego.map_from_ego)
     speeds_mps = []
     for step in range(10):
-        ego = step_ego(ego, start, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, start, step * STEP_NS, CAR)
         speeds_mps.append(ego.speed_mps)
     assert min(speeds_mps) >= 0.0
     assert speeds_mps[-1] > 0.5
@@ -105,7 +94,7 @@ def test_a_car_that_its_brakes_have_stopped_moves_off_without_rolling_back():
 def test_without_a_plan_for_now_the_car_stops(plan):
     ego = ego_at_speed(PLACE, 12.0)
     for step in range(90):
-        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, CAR)
     assert abs(ego.speed_mps) < 0.1
     ahead, lateral_m, _ = geometry.compose(geometry.invert(PLACE), ego.map_from_ego)
     assert 12.0**2 / (2 * 5.0) < ahead < 12.0**2 / (2 * 2.0)
@@ -178,14 +167,14 @@ def test_red_lights_are_those_of_the_connectors_of_the_route_only(road_map):
 
 def watched(road_map, space, ego, plan, steps, actors=None, lamps=None, route=frozenset()):
     """A drive along one plan among actors that stand still."""
-    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    recorder = drive_log.Recorder(road_map, space, CAR)
     signal_lamps = np.full(len(road_map.signals), int(Lamp.GREEN)) if lamps is None else lamps
     snapshot = TrafficSnapshot(0.0, actors or Actors.none(), signal_lamps)
     start = ego.map_from_ego
     for step in range(steps + 1):
         progress = float(geometry.compose(geometry.invert(start), ego.map_from_ego)[0])
         recorder.watch(step * STEP_NS, ego, snapshot, route, progress, 13.9)
-        ego = step_ego(ego, plan, step * STEP_NS, VEHICLE)
+        ego = step_ego(ego, plan, step * STEP_NS, CAR)
     return recorder.log()
 
 
@@ -206,7 +195,7 @@ def test_driving_through_a_parked_car_is_one_collision_and_ours(road_map, space)
 
 def test_who_is_touched_again_after_a_while_is_hit_again(road_map, space):
     key = crossing.lane_of(road_map, "sc")
-    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    recorder = drive_log.Recorder(road_map, space, CAR)
     ego = ego_at_speed(crossing.pose_on(road_map, key, 50.0), 1.0)
     lamps = np.full(len(road_map.signals), int(Lamp.GREEN))
     for step in range(40):
@@ -225,12 +214,11 @@ def test_whose_fault_a_contact_is_follows_the_score(road_map):
         ego = ego_at_speed(geometry.compose(pose, [0.0, rng.uniform(-1.5, 1.5), 0.0]), rng.choice([0.0, 5.0]))
         offset = np.array([rng.uniform(-5.0, 6.0), rng.uniform(-2.5, 2.5), rng.uniform(-np.pi, np.pi)])
         shape = ActorShape(int(rng.choice([ActorShape.CAR, ActorShape.PEDESTRIAN, ActorShape.CONE])))
-        other = standing(
-            geometry.compose(ego.box_center(VEHICLE), offset), shape, (2.0, 1.0, 1.5), float(rng.choice([0.0, 4.0]))
-        )
-        if incidents.clearances(ego, other, VEHICLE)[0] > 0.0:
+        there = geometry.compose(ego.box_center(CAR), offset)
+        other = standing(there, shape, (2.0, 1.0, 1.5), float(rng.choice([0.0, 4.0])))
+        if incidents.clearances(ego, other, CAR)[0] > 0.0:
             continue
-        judged.append(incidents.at_fault(ego, other, 0, road_map, VEHICLE))
+        judged.append(incidents.at_fault(ego, other, 0, road_map, CAR))
         assert judged[-1] == (by_the_score(ego, other, road_map) < 1.0)
     assert 10 < sum(judged) < 50
 
@@ -245,9 +233,9 @@ def by_the_score(ego, other, road_map):
     poses = np.tile(geometry.compose(ego_from_map, other.poses)[:, None], (1, SAMPLES, 1))
     speeds = np.tile(other.speeds_mps[:, None], (1, SAMPLES))
     tracks = AgentTracks(poses, present, speeds, other.sizes[:, :2], other.kinds)
-    center = centers(states, VEHICLE)
+    center = centers(states, CAR)
     areas = metrics.ego_areas(center, SIZE, local_map.areas(road_map, ego.map_from_ego, ()), None)
-    return metrics.no_collision(states, center, VEHICLE, tracks, areas).min()
+    return metrics.no_collision(states, center, CAR, tracks, areas).min()
 
 
 def test_a_plan_off_the_road_is_one_event_with_its_length(road_map, space):
@@ -267,9 +255,7 @@ def test_a_stop_line_crossed_at_red_is_an_event(road_map, space, lamp, expected_
     pose = crossing.pose_on(road_map, key, 160.0)
     lamps = np.full(len(road_map.signals), int(Lamp.GREEN if lamp is Lamp.RED else Lamp.RED))
     for index, signal in enumerate(road_map.signals):
-        if set(signal.connectors) & set(
-            route.lanes
-        ):  # the others show the opposite: only the light of our route counts
+        if set(signal.connectors) & set(route.lanes):  # the others show the opposite: only that of our route counts
             lamps[index] = lamp
     ego, plan = ego_at_speed(pose, 10.0), straight(10.0, 0, pose)
     log = watched(road_map, space, ego, plan, 60, lamps=lamps, route=frozenset(route.lanes))
@@ -278,7 +264,7 @@ def test_a_stop_line_crossed_at_red_is_an_event(road_map, space, lamp, expected_
 
 def test_no_progress_for_a_minute_is_one_event_stuck(road_map, space):
     pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
-    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    recorder = drive_log.Recorder(road_map, space, CAR)
     snapshot = TrafficSnapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
     for step in range(700):
         recorder.watch(step * STEP_NS, Ego(pose), snapshot, frozenset(), 5.0, 13.9)
@@ -294,7 +280,7 @@ def test_no_progress_for_a_minute_is_one_event_stuck(road_map, space):
 @pytest.mark.parametrize(("speed_mps", "seconds", "expected_count"), [(14.3, 3.0, 0), (14.5, 0.8, 0), (14.5, 3.0, 1)])
 def test_faster_than_the_limit_for_a_second_is_one_event_speeding(road_map, space, speed_mps, seconds, expected_count):
     pose = crossing.pose_on(road_map, crossing.lane_of(road_map, "sc"), 50.0)
-    recorder = drive_log.Recorder(road_map, space, VEHICLE)
+    recorder = drive_log.Recorder(road_map, space, CAR)
     snapshot = TrafficSnapshot(0.0, Actors.none(), np.zeros(len(road_map.signals), int))
     for step in range(round(10 * seconds) + 1):
         recorder.watch(step * STEP_NS, ego_at_speed(pose, speed_mps), snapshot, frozenset(), 0.0, 13.9)

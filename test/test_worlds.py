@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,7 +137,3 @@ def test_the_worst_incidents_come_first_and_text_is_escaped():
         ("b", 6.0),
     ]
     assert "No collision at fault" in worst_page.render([], VehicleConfig())
-
-
-def test_pages_are_part_of_the_package():
-    assert (Path(worst_page.__file__).parents[1] / "pages" / "worst.html").is_file()
