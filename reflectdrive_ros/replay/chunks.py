@@ -37,6 +37,7 @@ from .record import (
     ReplayFrame,
     ReplayRecord,
     interpolate_driven_path,
+    measure_plans,
     stage_times,
 )
 from .recorded_world import (
@@ -173,12 +174,8 @@ class ReplayChunks:
             scores = scored.plans
             self.alternatives |= {self._plans + k: values for k, values in scored.alternatives.items()}
             self._scored_ns = max((chunk.frames[k].stamp_ns for k in scored.alternatives), default=self._scored_ns)
-        before = [] if self._last is None else [self._last]  # a plan is also compared with the one before it
-        unknown = np.full(len(before), np.nan)
-        scores = {name: np.concatenate([unknown, values]) for name, values in scores.items()}
-        measures = replace(chunk, frames=[*before, *chunk.frames], scores=scores).plans.measures
+        self._measures.append(measure_plans(replace(chunk, scores=scores), self._last))
         self._last = chunk.frames[-1]
-        self._measures.append(plan_measures.drop_before(measures, len(before)))
         for stage, values in stage_times(chunk.frames).items():
             self._timings.setdefault(stage, []).append(values)
 

@@ -5,6 +5,7 @@ A bag may exceed memory, so it is read in slices around the plans of a chunk.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -177,15 +178,9 @@ def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> lis
     for _, content in part.messages("acceleration"):
         with suppress(BadMessage):
             by_stamp[convert.stamp_ns(content.header)] = convert.acceleration(content)
-    if not by_stamp:
-        return [0.0] * len(stamps)
-    times = np.array(sorted(by_stamp), np.int64)
-    newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
-    allowed_ns = config.inputs.max_ages_s["acceleration"] * 1e9
-    return [
-        by_stamp[int(times[i])] if i >= 0 and stamp - times[i] <= allowed_ns else 0.0
-        for i, stamp in zip(newest.tolist(), stamps, strict=True)
-    ]
+    times = sorted(by_stamp)
+    newest = _newest(times, stamps, config.inputs.max_ages_s["acceleration"] * 1e9)
+    return [0.0 if index is None else by_stamp[times[index]] for index in newest]
 
 
 def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
@@ -207,11 +202,16 @@ def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> 
 
 def _agents(sightings: Sequence[ObjectSighting], stamps: Sequence[int]) -> list[Agents]:
     """For each plan the objects of the newest earlier sighting, at most MAX_SIGHTING_AGE_NS old."""
-    times = np.array([sighting.stamp_ns for sighting in sightings], np.int64)
-    newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
+    newest = _newest([sighting.stamp_ns for sighting in sightings], stamps, MAX_SIGHTING_AGE_NS)
+    return [Agents.none() if index is None else sightings[index].agents for index in newest]
+
+
+def _newest(times_ns: Sequence[int], stamps_ns: Sequence[int], max_age_ns: float) -> list[int | None]:
+    """For each stamp the index of the newest of the rising times up to it; None if that is older than `max_age_ns`."""
+    indices = [bisect_right(times_ns, stamp) - 1 for stamp in stamps_ns]
     return [
-        sightings[i].agents if i >= 0 and stamp - times[i] <= MAX_SIGHTING_AGE_NS else Agents.none()
-        for i, stamp in zip(newest.tolist(), stamps, strict=True)
+        index if index >= 0 and stamp - times_ns[index] <= max_age_ns else None
+        for index, stamp in zip(indices, stamps_ns, strict=True)
     ]
 
 
