@@ -20,7 +20,7 @@ from reflectdrive_ros.core.kinematics import speeds
 from reflectdrive_ros.core.messages import BadMessage
 from reflectdrive_ros.demo import world_messages
 from reflectdrive_ros.demo.world_messages import Sender, car_topics, is_route_current, plan_from_message
-from reflectdrive_ros.demo.world_node import Pacing, WorldNode, new_context, spin_in_background
+from reflectdrive_ros.demo.world_node import WorldNode, new_context, spin_in_background
 from reflectdrive_ros.ros import convert, image_decoding, outputs
 from reflectdrive_ros.ros.plan_publisher import qos_profile
 from reflectdrive_ros.ros.topics import message_class
@@ -163,7 +163,7 @@ def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
         while time.perf_counter() < until and not all(p.get_subscription_count() for p in node.inputs.values()):
             time.sleep(0.05)
         begin_ns = world.stamp_ns
-        moments = list(node.drive(1.0, Pacing()))
+        moments = list(node.drive(1.0))
         time.sleep(0.3)
         for topic in car_topics(SMALL):
             (offered,) = ear.get_publishers_info_by_topic(topic.name)
@@ -189,7 +189,7 @@ def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
     context = new_context()
     node = WorldNode(world, SMALL, (), context=context)
     with spin_in_background(node, context=context):
-        drive = node.drive(5.0, Pacing(real_time=False))
+        drive = node.drive(5.0, real_time=False)
         first = next(drive)
         assert first.plan is None
         plan = Plan(first.stamp_ns, world.ego.map_from_ego, AHEAD)
@@ -214,13 +214,13 @@ def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeyp
     with spin_in_background(node, context=context):
         node.introduce()
         start_s = time.perf_counter()
-        alone = next(node.drive(1.0, Pacing(lock_step=True, real_time=False)))
+        alone = next(node.drive(1.0, lock_step=True, real_time=False))
         assert not alone.fresh
         assert time.perf_counter() - start_s >= 0.4
         plan = Plan(world.stamp_ns, world.ego.map_from_ego, AHEAD)
         threading.Timer(0.5, node._take, [outputs.trajectory(plan, SMALL)]).start()
         monkeypatch.setattr("reflectdrive_ros.demo.world_node.LOCK_STEP_S", 5.0)
-        assert next(node.drive(1.0, Pacing(lock_step=True, real_time=False))).fresh
+        assert next(node.drive(1.0, lock_step=True, real_time=False)).fresh
 
 
 @pytest.mark.dds

@@ -14,30 +14,27 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
-import rclpy
 from rclpy.context import Context
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 from rich.console import Console
 from rosgraph_msgs.msg import Clock
 
 from ..core.config import Config
+from ..demo.world_node import MAP_TIMEOUT_S, is_map_read, new_context, spin_in_background
 from ..infra.progress import ShownProgress
 from ..ros import convert, outputs, plan_messages, topics
 from ..ros.bag import BagReader
 from ..ros.inputs.channel import InputStatus, Level
-from ..ros.node_process import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos, wait_for_planner
 from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
 
-MAP_TIMEOUT_S = 60.0  # of reading the map
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
 PLAN_OUTPUTS = ("trajectory", "status", "debug", "diagnostics")
@@ -59,9 +56,8 @@ class Harness:
         keep: Callable[[str, float, Any], None] | None = None,
     ) -> None:
         os.environ.update(isolated_environment())
-        self._context = Context()
-        start_ros([], self._context)
-        self.node = Node("reflectdrive_harness", context=self._context)
+        context = new_context()
+        self.node = Node("reflectdrive_harness", context=context)
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
         self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))
         self.inputs = {
@@ -77,20 +73,11 @@ class Harness:
                 self.node.create_subscription(
                     message_class(topic.type), full_topic_name(topic.name), self._collecting(topic.key), 100
                 )
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._spinning = threading.Thread(target=self._spin, daemon=True)
-        self._spinning.start()
-
-    def _spin(self) -> None:
-        with suppress(ExternalShutdownException):
-            self._executor.spin()
+        self._opened = ExitStack()
+        self._opened.enter_context(spin_in_background(self.node, context=context))
 
     def _collecting(self, key: str) -> Any:
-        def collect(message: Any) -> None:
-            self._keep(key, time.perf_counter(), message)
-
-        return collect
+        return lambda message: self._keep(key, time.perf_counter(), message)
 
     def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:
         """As `wait_for_planner`, of this side's publishers."""
@@ -100,10 +87,7 @@ class Harness:
         self.clock.publish(Clock(clock=outputs.time_message(now_ns)))
 
     def close(self) -> None:
-        self._executor.shutdown(timeout_sec=1.0)
-        self.node.destroy_node()
-        rclpy.try_shutdown(context=self._context)
-        self._spinning.join(timeout=1.0)
+        self._opened.close()
 
 
 class PlannerOutputs(Node):
@@ -228,11 +212,6 @@ def send_map(reader: BagReader, topic: str, harness: Harness, is_read: threading
         harness.inputs["map"].publish(message.data)
         return is_read.wait(MAP_TIMEOUT_S)
     return True
-
-
-def is_map_read(message: Any) -> bool:
-    """Whether a DiagnosticArray of the node says that its map is in use."""
-    return any(line.name == "map" and line.level is Level.OK for line in diagnostics_of(message))
 
 
 class MessageSpool:
