@@ -35,7 +35,7 @@ STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
 TRAJECTORY_TYPE = "autoware_planning_msgs/msg/Trajectory"
 OTHER = "other:"  # begins the key of another node's trajectory; its topic follows
 OUTPUT_KEYS = {"trajectory", "status", "debug", "goals", "diagnostics"}
-OUTPUTS = {topic.type: topic for topic in topics.OUTPUTS if topic.key in OUTPUT_KEYS}
+OUTPUTS = {topic.type: (topic.key, topic.qos) for topic in topics.OUTPUTS if topic.key in OUTPUT_KEYS}
 INPUTS = {
     "sensor_msgs/msg/CompressedImage": ("image", Qos.SENSOR),
     "sensor_msgs/msg/Image": ("image", Qos.SENSOR),
@@ -121,15 +121,11 @@ class Listener(Node):
             output_topics = self.get_publisher_names_and_types_by_node(name, namespace)
         except RuntimeError:  # it has just gone
             return
-        for topic, types in input_topics:
-            for kind in types:
-                if kind in INPUTS:
-                    key, qos = INPUTS[kind]
-                    self._listen(topic, kind, key, qos)
-        for topic, types in output_topics:
-            for kind in types:
-                if kind in OUTPUTS:
-                    self._listen(topic, kind, OUTPUTS[kind].key, OUTPUTS[kind].qos)
+        for node_topics, keys_by_type in ((input_topics, INPUTS), (output_topics, OUTPUTS)):
+            for topic, types in node_topics:
+                for kind in types:
+                    if kind in keys_by_type:
+                        self._listen(topic, kind, *keys_by_type[kind])
         own = {topic for topic, _ in output_topics}
         for topic, types in named:
             if TRAJECTORY_TYPE in types and topic not in own and self.count_publishers(topic):

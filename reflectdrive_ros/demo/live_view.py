@@ -15,7 +15,7 @@ from ..core.config import VehicleConfig
 from ..core.domain import Array
 from ..core.messages import BadMessage
 from ..core.tokens import TokenLayout
-from ..pages import round_list
+from ..pages import agent_rows, round_list, vehicle_size
 from ..planning.corrections import correction_rows, draft_and_corrections
 from ..ros import convert, outputs, plan_messages
 from .live_topics import OTHER, LiveState
@@ -32,11 +32,7 @@ def state(live: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict[
     odometry, status = newest.get("odometry"), newest.get("status")
     return {
         "planner": live.planner,
-        "vehicle": {
-            "length": vehicle.length_m,
-            "width": vehicle.width_m,
-            "offset": vehicle.rear_axle_to_center_m,
-        },
+        "vehicle": vehicle_size(vehicle),
         "stamp": None if odometry is None else convert.stamp_ns(odometry.header) * 1e-9,
         "here": None if here is None else round_list(here, 4),
         "speed": None if odometry is None else finite_or_none(odometry.twist.twist.linear.x),
@@ -191,8 +187,7 @@ def agents(message: Any, here: Array) -> list[list[float]]:
         ).agents
     except BadMessage:
         return []
-    rows = zip(round_list(road_users.poses, 2), round_list(road_users.sizes, 2), road_users.kinds.tolist(), strict=True)
-    return [[*pose, *size, kind] for pose, size, kind in rows]
+    return agent_rows(road_users)
 
 
 def cameras(live: LiveState) -> list[dict[str, Any]]:

@@ -112,8 +112,8 @@ class WorldNode(Node):
             self.create_subscription(DiagnosticArray, "/diagnostics", self._note_map, qos_profile(topics.Qos.LIST))
         self.create_subscription(TrajectoryMessage, trajectory_topic, self._take, qos_profile(topics.Qos.NEWEST))
         if record is not None:
-            for name, kind, latched in world_messages.recorded_topics(config):
-                record.add_topic(name, kind, latched=latched)
+            for topic in car:
+                record.add_topic(topic.name, topic.type, latched=topic.is_latched)
 
     def _take(self, message: TrajectoryMessage) -> None:
         stamp_ns = convert.stamp_ns(message.header)

@@ -57,8 +57,6 @@ class Session:
 class PlannerDriver(BaseDriver):
     """`config.planner` for the sessions of a server."""
 
-    name = "reflectdrive"
-
     def __init__(
         self,
         config: Config,
