@@ -1,6 +1,5 @@
 """The demo: world and node in two processes, a drive that is recorded, shown and summed up."""
 
-import argparse
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 from own_bags import explained_fields, fields_of
@@ -205,19 +205,13 @@ def cmdline(pid):
         return b""
 
 
-def run(*words):
-    parser = argparse.ArgumentParser()
-    demo.add_arguments(parser)
-    return demo.run(parser.parse_args([str(word) for word in words]))
-
-
 def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys):
     def missing(*_):
         raise SumoMissing
 
     monkeypatch.setattr("reflectdrive_ros.maps.sumo.binary", missing)
     monkeypatch.setattr("reflectdrive_ros.sim.sumo_library.libsumo", missing)
-    assert run("--out", tmp_path) == 2
+    assert commands.run(demo, "--out", tmp_path) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert message.endswith(
         "SUMO is not installed: pip install '.[sim]' in a clone of reflectdrive; `reflectdrive demo --recording` needs "
@@ -242,7 +236,7 @@ def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys
 def test_what_cannot_be_used_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("no folder")
-    assert run("--out", "out", *words.split()) == 2
+    assert commands.run(demo, "--out", "out", *words.split()) == 2
     *_, error = capsys.readouterr().err.strip().splitlines()  # after what it does
     assert sentence in error
 

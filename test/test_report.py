@@ -3,11 +3,10 @@
 import base64
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import browser
 import numpy as np
 import pytest
 from replay_records import BEGIN_NS, EIGHT_S, driven, embedded, frame, record
@@ -170,35 +169,23 @@ def test_the_draft_and_its_corrections_are_on_the_page_and_only_of_plans_that_ha
     assert drafted["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.125, 0.75], [2, 5, "x", 15.0, 15.3, 0.25, 0.5]]
 
 
-NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed (apt install nodejs)")
-
-
-def drawing_of(page, *words):
-    """What the script of a page draws on the canvases of a stub."""
-    stub = Path(__file__).parent / "data" / "page_stub.js"
-    done = subprocess.run([NODE, stub, page, *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@needs_node
+@browser.needs_node
 @pytest.mark.parametrize("drafts", [False, True], ids=["without drafts", "with drafts"])
 def test_the_script_of_the_page_draws_its_plans_without_an_error(tmp_path, drafts):
     replay = full_record(3)
     if drafts:
         replay = replace(replay, frames=[replace(entry, draft=DRAFT, corrections=CORRECTED) for entry in replay.frames])
     write_report(replay, tmp_path / "report.html")
-    drawing = drawing_of(tmp_path / "report.html")
+    drawing = browser.draw(tmp_path / "report.html")
     assert drawing["images"] > 0
     of_drafts = {"Corrections of the draft", "waypoint moved by AutoEdit", "y 3", "0.6 m", "75 %"}
     assert of_drafts & set(drawing["texts"]) == (of_drafts if drafts else set())
 
 
-@needs_node
+@browser.needs_node
 def test_the_address_names_the_plan_of_a_page_that_is_opened_and_of_one_that_is_open(tmp_path):
     write_report(full_record(12), tmp_path / "report.html")
-    drawing = drawing_of(tmp_path / "report.html", "", "#plan=3", "#plan=12", "#numbers", "#plan=99")
+    drawing = browser.draw(tmp_path / "report.html", "", "#plan=3", "#plan=12", "#numbers", "#plan=99")
     plans = re.findall(r"plan (\d+) of 12", " ".join(drawing["texts"]))
     assert plans == ["3", "12", "12"]  # another address changes nothing; a number beyond the last is the last
 
