@@ -26,7 +26,7 @@ from ..maps.lanelet_map import LaneletMap
 from ..maps.vector_map import VectorMap
 from ..planning.corrections import draft_and_corrections
 from ..ros import convert, image_decoding, plan_messages, rotations
-from ..ros.bag import BagReader
+from ..ros.bag import BagMessage, BagReader
 from .counters import PublishedPlan
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, ObjectSighting
@@ -49,6 +49,21 @@ class BagSlice:
         for entry in self.reader.messages(names, self.start_ns, self.stop_ns):
             with suppress(BadMessage):  # the diagnostics report it
                 yield entry.received_ns, entry.message()
+
+    def inputs(self) -> Iterator[tuple[str, BagMessage]]:
+        """Input and message of all sources, in the order received."""
+        keys = {name: key for key, name in self.sources.items()}
+        for entry in self.reader.messages(keys, self.start_ns, self.stop_ns):
+            yield keys[entry.topic], entry
+
+    @property
+    def end_ns(self) -> int:
+        """Of the bag, or of the slice if that ends before."""
+        return self.reader.end_ns if self.stop_ns is None else min(self.stop_ns, self.reader.end_ns)
+
+    def share(self, now_ns: int) -> float:
+        """0..1 of the time from the start of the bag to `end_ns`."""
+        return (now_ns - self.reader.start_ns) / max(self.end_ns - self.reader.start_ns, 1)
 
 
 def build_frames(
