@@ -46,7 +46,6 @@ from .recorded_world import (
     build_frames,
     drivable_grids,
     find_map,
-    front_image_stamp_ns,
     read_odometry,
     read_routes,
     read_sightings,
@@ -149,9 +148,9 @@ class ReplayChunks:
         image_stamps_ns = {}
         for k, plan in enumerate(plans):
             self._imaged.add(self._plans + k)
-            stamp_ns = front_image_stamp_ns(plan) if self._with_images else None
-            if (self._plans + k) % self._imaged.stride == 0 and stamp_ns is not None:
-                image_stamps_ns[k] = stamp_ns
+            age_s = plan.status.age_of_image if self._with_images else np.nan  # of the front image; NaN: it used none
+            if (self._plans + k) % self._imaged.stride == 0 and np.isfinite(age_s):
+                image_stamps_ns[k] = plan.stamp_ns - round(age_s * 1e9)
         images = self._cameras.images(part, image_stamps_ns) if image_stamps_ns else {}
         stamps = sorted(egos)
         path = replace(

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cv2
@@ -83,9 +83,39 @@ def build_frames(
     agents, accelerations = _agents(sightings, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
-        ego, plane = egos[stamps[k]]
-        ego = replace(ego, acceleration_mps2=accelerations[k])
-        frames.append(_frame(item, ego, plane, agents[k], images.get(k, ()), layout))
+        (ego, plane), status, is_plan = egos[stamps[k]], item.status, plan_messages.is_ahead(item.points)
+        points, driven = item.points[is_plan], item.points[~is_plan]
+        draft, changes = draft_and_corrections(item.trace, layout)
+        quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
+        frame = ReplayFrame(
+            stamp_ns=item.stamp_ns,
+            map_from_ego=ego.map_from_ego,
+            speed_mps=ego.speed_mps,
+            plan_poses=plan_messages.planar_poses(points),
+            plan_speeds=points["longitudinal_velocity_mps"].astype(float),
+            dt_s=float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
+            verdict=Verdict(status.verdict),
+            source=PlanSource(status.source),
+            reason=status.reason,
+            step=StepKind(status.step_kind),
+            timings_ms=item.stages_ms,
+            agents=agents[k],
+            images=images.get(k, ()),
+            diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
+            acceleration_mps2=accelerations[k],
+            yaw_rate_rps=ego.yaw_rate_rps,
+            draft=draft,
+            corrections=changes,
+            plan_heights=points["z"],
+            plan_pitches=rotations.pitches_from_quaternions(quaternions),
+            ego_height_m=plane.z_m,
+            ego_slope=plane.slope,
+            planner=status.planner,
+            alternatives=item.alternatives,
+            driven_poses=plan_messages.planar_poses(driven),
+            driven_speeds=driven["longitudinal_velocity_mps"].astype(float),
+        )
+        frames.append(frame)
     return frames
 
 
@@ -136,48 +166,6 @@ class InlineExecutor(Executor):
         done: Future[Any] = Future()
         done.set_result(work(*args, **kwargs))
         return done
-
-
-def _frame(
-    item: PublishedPlan,
-    ego: EgoState,
-    plane: VehiclePlane,
-    agents: Agents,
-    images: tuple[ReplayImage, ...],
-    layout: TokenLayout | None,
-) -> ReplayFrame:
-    is_plan, status = plan_messages.is_ahead(item.points), item.status
-    points, driven = item.points[is_plan], item.points[~is_plan]
-    draft, changes = draft_and_corrections(item.trace, layout)
-    quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
-    return ReplayFrame(
-        stamp_ns=item.stamp_ns,
-        map_from_ego=ego.map_from_ego,
-        speed_mps=ego.speed_mps,
-        plan_poses=plan_messages.planar_poses(points),
-        plan_speeds=points["longitudinal_velocity_mps"].astype(float),
-        dt_s=float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
-        verdict=Verdict(status.verdict),
-        source=PlanSource(status.source),
-        reason=status.reason,
-        step=StepKind(status.step_kind),
-        timings_ms=item.stages_ms,
-        agents=agents,
-        images=images,
-        diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
-        acceleration_mps2=ego.acceleration_mps2,
-        yaw_rate_rps=ego.yaw_rate_rps,
-        draft=draft,
-        corrections=changes,
-        plan_heights=points["z"],
-        plan_pitches=rotations.pitches_from_quaternions(quaternions),
-        ego_height_m=plane.z_m,
-        ego_slope=plane.slope,
-        planner=status.planner,
-        alternatives=item.alternatives,
-        driven_poses=plan_messages.planar_poses(driven),
-        driven_speeds=driven["longitudinal_velocity_mps"].astype(float),
-    )
 
 
 def read_odometry(part: BagSlice, config: Config) -> Iterator[tuple[int, EgoState, VehiclePlane]]:
@@ -248,8 +236,6 @@ class BagCameras:
 
     def images(self, part: BagSlice, front_stamps_ns: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
         """Downscaled images by plan index. `front_stamps_ns`: plan index -> stamp of its front image."""
-        if not front_stamps_ns:
-            return {}
         by_camera = [self._of_camera(part, name, lens, front_stamps_ns) for name, lens in self._lenses.items()]
         return {
             k: tuple(camera_images[k] for camera_images in by_camera if k in camera_images) for k in front_stamps_ns
@@ -282,12 +268,6 @@ class BagCameras:
             best.update({i: (float(offsets_ns[i]), image) for i in near})
         keys = list(front_stamps_ns)
         return {keys[i]: image for i, (_, image) in best.items()}
-
-
-def front_image_stamp_ns(item: PublishedPlan) -> int | None:
-    """The stamp of the front image that a plan used; None if it used none."""
-    age_s = item.status.age_of_image
-    return item.stamp_ns - round(age_s * 1e9) if np.isfinite(age_s) else None
 
 
 class Intrinsics(NamedTuple):
