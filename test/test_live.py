@@ -29,7 +29,7 @@ from reflectdrive_ros.core.config import Config, VehicleConfig
 from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.core.tokens import ROUTE_DRIVEFINE, TokenLayout
 from reflectdrive_ros.demo import live, live_view
-from reflectdrive_ros.demo.live_topics import OTHER, CameraJpeg, Listener, LiveState, camera_name
+from reflectdrive_ros.demo.live_topics import OTHER, Listener, LiveState, camera_name
 from reflectdrive_ros.demo.world_node import new_context
 from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
@@ -145,7 +145,7 @@ def test_road_users_and_route_are_those_near_the_ego():
 def test_cameras_are_listed_left_to_right_with_their_lens_where_it_has_arrived():
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
-    images = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
+    images = {name: (10 * SECOND_NS, frames[name]) for name in reversed(CAMERAS)}
     infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
     cameras = as_json(live_state(images, infos, mounts))["cameras"]
     by_name = {camera["name"]: camera for camera in cameras}

@@ -193,12 +193,12 @@ def agents(message: Any, here: Array) -> list[list[float]]:
 def cameras(live: LiveState) -> list[dict[str, Any]]:
     """The newest image of each camera, left to right, with intrinsics and pose if they have arrived."""
     rows = []
-    for name, image in live.images.items():
-        entry: dict[str, Any] = {"name": name, "stamp_ns": str(image.stamp_ns), "lens": None}  # too long for a double
+    for name, (stamp_ns, frame) in live.images.items():
+        entry: dict[str, Any] = {"name": name, "stamp_ns": str(stamp_ns), "lens": None}  # too long for a double
         look = 0.0
         try:
-            info, ego = live.infos[name], pose_at(live.poses, image.stamp_ns)
-            camera_from_ego = convert.camera_from_ego(dict(live.transforms), name, image.frame)
+            info, ego = live.infos[name], pose_at(live.poses, stamp_ns)
+            camera_from_ego = convert.camera_from_ego(dict(live.transforms), name, frame)
             look = float(np.arctan2(camera_from_ego[2, 1], camera_from_ego[2, 0]))
             has_distortion = info.distortion_model in ("plumb_bob", "rational_polynomial")
             if ego is not None:

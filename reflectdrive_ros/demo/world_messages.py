@@ -23,7 +23,6 @@ from autoware_perception_msgs.msg import (
     TrafficLightGroup,
     TrafficLightGroupArray,
 )
-from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import Point
 from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
@@ -222,7 +221,7 @@ def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> P
             (speed_mps, 0.0, 0.0),
             size,
             np.array([(x, y), (x + ahead_m * math.cos(heading), y + ahead_m * math.sin(heading))]),
-            Duration(sec=PREDICTION_S, nanosec=0),
+            PREDICTION_S,
         )
         message.objects.append(thing)
     return message

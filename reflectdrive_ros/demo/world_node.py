@@ -46,12 +46,12 @@ from ..ros.plan_publisher import qos_profile
 from ..ros.processes import dds_profile, full_topic_name, sender_qos, wait_for_planner
 from ..ros.topics import NODE_NAME, message_class
 from . import world_bag, world_messages
+from .world_bag import TICK_S
 
 if TYPE_CHECKING:
     from ..sim.drive_log import Event
     from ..sim.world import World
 
-TICK_S = 0.1
 LOCK_STEP_S = 2.0  # the longest that a tick waits for its plan
 INTRODUCTION_S = 0.3
 ODOMETRY_DELAY_S = 0.02  # after the objects of the same instant, without cameras
@@ -89,7 +89,6 @@ class WorldNode(Node):
         """
         super().__init__("world", context=context)
         self.world = world
-        self.refused = 0  # plans that could not be followed
         self._config, self._rig, self._record = config, rig, record
         self._sender = world_messages.Sender(config.output.map_frame)
         self._egos: dict[int, Array] = {}
@@ -123,7 +122,6 @@ class WorldNode(Node):
         try:
             plan = world_messages.plan_from_message(message, map_from_ego, self._config.output.map_frame)
         except BadMessage as fault:
-            self.refused += 1
             self.get_logger().warning(printable_line(str(fault)), throttle_duration_sec=1.0)
             return
         with self._arrived:
