@@ -1,12 +1,9 @@
 """The proving ground on the car's topics: messages equal the state of the world, and plans are followed."""
 
-import signal
-import subprocess
 import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +25,6 @@ from reflectdrive_ros.sim.render import camera
 from reflectdrive_ros.sim.traffic.actors import KIND_OF_SHAPE, Actors, ActorShape
 from reflectdrive_ros.sim.world import World, WorldOptions
 
-ROOT = Path(__file__).parents[1]
 SMALL = override_dotted(Config(), {"cameras.width": 96, "cameras.height": 54})
 RIG = camera.rig(96, 54)
 AHEAD = Trajectory(np.column_stack([0.5 * np.arange(1, 81), np.zeros(80), np.zeros(80)]), 0.1)
@@ -185,7 +181,7 @@ def test_every_input_is_published_as_the_node_listens_with_rising_stamps(world):
 
 @pytest.mark.dds
 def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
-    """Plans of another drive are not followed, older ones do not replace newer ones, bad ones are counted."""
+    """Plans of another drive are not followed, older ones do not replace newer ones, bad ones are left out."""
     context = new_context()
     node = WorldNode(world, SMALL, (), context=context)
     with spin_in_background(node, context=context):
@@ -199,7 +195,8 @@ def test_the_world_follows_the_newest_plan_and_brakes_without_one(world):
         broken.points[3].pose.position.y = float("inf")
         node._take(broken)
         second = next(drive)
-        assert (second.plan.stamp_ns, second.fresh, node.refused) == (first.stamp_ns, False, 1)
+        assert (second.plan.stamp_ns, second.fresh) == (first.stamp_ns, False)
+        np.testing.assert_allclose(second.plan.trajectory.poses, AHEAD.poses, atol=1e-6)
         newer = replace(plan, stamp_ns=second.stamp_ns, map_from_ego=world.ego.map_from_ego)
         node._take(outputs.trajectory(newer, SMALL))
         node._take(outputs.trajectory(plan, SMALL))
@@ -221,23 +218,3 @@ def test_lock_step_waits_for_the_plan_of_its_moment_and_no_longer(world, monkeyp
         threading.Timer(0.5, node._take, [outputs.trajectory(plan, SMALL)]).start()
         monkeypatch.setattr("reflectdrive_ros.demo.world_node.LOCK_STEP_S", 5.0)
         assert next(node.drive(1.0, lock_step=True, real_time=False)).fresh
-
-
-@pytest.mark.dds
-def test_the_world_as_a_process_ends_on_a_signal():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reflectdrive_ros.demo.world_node", "--seed", "3"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        ready_line = next((line for line in process.stdout if "the world is demo-00003" in line), "nothing")
-        assert process.poll() is None, ready_line
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10.0) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
