@@ -7,16 +7,15 @@ import pytest
 import replay_records
 from own_bags import short_bag
 from rich.console import Console
-from scenes import config, ego
+from scenes import config
 
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import Config
 from reflectdrive_ros.core.domain import EgoState, Plan, Trajectory
-from reflectdrive_ros.planning.stop_plan import stop_plan
 from reflectdrive_ros.replay import conformance
 from reflectdrive_ros.replay.validator import LIMITS, check_values
 from reflectdrive_ros.replay.validator import margins as margins_of_values
-from reflectdrive_ros.ros import outputs, plan_messages
+from reflectdrive_ros.ros import plan_messages
 
 DT = 0.1
 
@@ -134,22 +133,6 @@ def test_a_plan_at_another_height_or_pitch_than_the_road_is_seen_and_one_on_it_i
     assert not on_the_nose.met
     step = np.where(np.arange(80) < 40, 30.0, 24.0)  # off a bridge
     assert not margins([on_ramp(0.0, plan_heights=step)])["pitch_deviation_rad"].met
-
-
-@pytest.mark.parametrize("speed", [0.0, 3.0, 13.9])
-def test_what_is_published_is_in_form(speed):
-    """Size, finite numbers, spacing, frame, velocities that belong to the points; a stop ends at rest."""
-    settings = config()
-    message = outputs.trajectory(stop_plan(ego(speed), None, None, settings), settings)
-    assert message.header.frame_id == "map"
-    assert len(message.points) >= 2
-    times = [p.time_from_start.sec + 1e-9 * p.time_from_start.nanosec for p in message.points]
-    np.testing.assert_allclose(times, 0.1 * np.arange(1, len(times) + 1), atol=1e-9)
-    x = np.array([(p.pose.position.x, p.pose.position.y) for p in message.points])
-    v = np.array([p.longitudinal_velocity_mps for p in message.points])
-    assert np.isfinite(x).all()
-    np.testing.assert_allclose(v[1:], np.hypot(*np.diff(x, axis=0).T) / 0.1, atol=1e-3)
-    assert v[-1] == 0.0
 
 
 @pytest.mark.parametrize("planner", ["route_follower", "constant_velocity"])
