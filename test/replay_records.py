@@ -53,9 +53,9 @@ def record(frames, seconds=10.0, **changes):
 EIGHT_S = np.arange(0.1, 8.05, 0.1)
 
 
-def written_report(shown, path):
+def written_report(replay, path):
     """The data of the report of a record, which is written to a path."""
-    write_report(shown, path)
+    write_report(replay, path)
     return embedded(path)
 
 

@@ -73,8 +73,8 @@ class Harness:
                 self.node.create_subscription(
                     message_class(topic.type), full_topic_name(topic.name), self._collecting(topic.key), 100
                 )
-        self._opened = ExitStack()
-        self._opened.enter_context(spin_in_background(self.node, context=context))
+        self._spinning = ExitStack()
+        self._spinning.enter_context(spin_in_background(self.node, context=context))
 
     def _collecting(self, key: str) -> Any:
         return lambda message: self._keep(key, time.perf_counter(), message)
@@ -87,7 +87,7 @@ class Harness:
         self.clock.publish(Clock(clock=outputs.time_message(now_ns)))
 
     def close(self) -> None:
-        self._opened.close()
+        self._spinning.close()
 
 
 class PlannerOutputs(Node):
