@@ -130,7 +130,7 @@ class WorldNode(Node):
                 self._arrived.notify_all()
 
     def _note_map(self, message: DiagnosticArray) -> None:
-        if is_map_read(message):
+        if any(line.name.endswith(": map") and line.level == DiagnosticStatus.OK for line in message.status):
             self._map_is_read.set()
 
     def drive(self, seconds: float | None, *, lock_step: bool = False, real_time: bool = True) -> Iterator[WorldStep]:
@@ -195,11 +195,6 @@ class WorldNode(Node):
     def wait_for_planner(self, process: subprocess.Popen[bytes], log: Path) -> None:
         """As `ros.processes.wait_for_planner`, of the topics that the planner reads."""
         wait_for_planner(process, log, self, [self.inputs[key] for key in self._read])
-
-
-def is_map_read(message: DiagnosticArray) -> bool:
-    """Whether the diagnostics of a node say that its map is in use."""
-    return any(line.name.endswith(": map") and line.level == DiagnosticStatus.OK for line in message.status)
 
 
 def remaps(config: Config) -> dict[str, str]:

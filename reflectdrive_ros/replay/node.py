@@ -14,27 +14,30 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+import rclpy
 from rclpy.context import Context
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 from rich.console import Console
 from rosgraph_msgs.msg import Clock
 
 from ..core.config import Config
-from ..demo.world_node import MAP_TIMEOUT_S, is_map_read, new_context, spin_in_background
 from ..infra.progress import ShownProgress
 from ..ros import convert, outputs, plan_messages, topics
 from ..ros.inputs.channel import InputStatus, Level
+from ..ros.node_process import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos, wait_for_planner
 from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
 from .recorded_world import BagSlice
 
+MAP_TIMEOUT_S = 60.0  # of reading the map
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
 CLOCK_PERIOD_S = 0.01
 PLAN_OUTPUTS = ("trajectory", "status", "debug", "diagnostics")
@@ -56,8 +59,9 @@ class Harness:
         keep: Callable[[str, float, Any], None] | None = None,
     ) -> None:
         os.environ.update(isolated_environment())
-        context = new_context()
-        self.node = Node("reflectdrive_harness", context=context)
+        self._context = Context()
+        start_ros([], self._context)
+        self.node = Node("reflectdrive_harness", context=self._context)
         self.received: dict[str, list[tuple[float, Any]]] = {topic.key: [] for topic in topics.OUTPUTS}
         self._keep = keep or (lambda key, at_s, message: self.received[key].append((at_s, message)))
         self.inputs = {
@@ -73,8 +77,14 @@ class Harness:
                 self.node.create_subscription(
                     message_class(topic.type), full_topic_name(topic.name), self._collecting(topic.key), 100
                 )
-        self._spinning = ExitStack()
-        self._spinning.enter_context(spin_in_background(self.node, context=context))
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self._spinning = threading.Thread(target=self._spin, daemon=True)
+        self._spinning.start()
+
+    def _spin(self) -> None:
+        with suppress(ExternalShutdownException):
+            self._executor.spin()
 
     def _collecting(self, key: str) -> Any:
         return lambda message: self._keep(key, time.perf_counter(), message)
@@ -87,7 +97,10 @@ class Harness:
         self.clock.publish(Clock(clock=outputs.time_message(now_ns)))
 
     def close(self) -> None:
-        self._spinning.close()
+        self._executor.shutdown(timeout_sec=1.0)
+        self.node.destroy_node()
+        rclpy.try_shutdown(context=self._context)
+        self._spinning.join(timeout=1.0)
 
 
 class PlannerOutputs(Node):
@@ -211,6 +224,11 @@ def send_map(part: BagSlice, harness: Harness, is_read: threading.Event) -> bool
         harness.inputs["map"].publish(message.data)
         return is_read.wait(MAP_TIMEOUT_S)
     return True
+
+
+def is_map_read(message: Any) -> bool:
+    """Whether a DiagnosticArray of the node says that its map is in use."""
+    return any(line.name == "map" and line.level is Level.OK for line in diagnostics_of(message))
 
 
 class MessageSpool:
