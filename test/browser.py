@@ -1,8 +1,9 @@
-"""Headless Chromium: screenshots of a page, and whether it plays."""
+"""Pages in headless Chromium (screenshots, and whether they play), and their scripts in Node.js."""
 
 import html
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,18 @@ addEventListener("load", () => setTimeout(() => {
   }, 1500);
 }, 500));
 </script>"""
+
+
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed (apt install nodejs)")
+
+
+def draw(page, *words):
+    """What the script of a page draws on the canvases of a stub."""
+    stub = Path(__file__).parent / "data" / "page_stub.js"
+    done = subprocess.run([NODE, stub, page, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def console(done: subprocess.CompletedProcess) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import PlanSource, StepKind, Verdict
 from reflectdrive_ros.replay.record import ReplayFrame, ReplayRecord
+from reflectdrive_ros.replay.report import write_report
 
 BEGIN_NS = 1_557_539_956_500_000_000
 
@@ -50,6 +51,12 @@ def record(frames, seconds=10.0, **changes):
 
 
 EIGHT_S = np.arange(0.1, 8.05, 0.1)
+
+
+def written_report(replay, path):
+    """The data of the report of a record, which is written to a path."""
+    write_report(replay, path)
+    return embedded(path)
 
 
 def embedded(path):

@@ -1,16 +1,14 @@
 """Somebody's own bag: which topics are used, and why no plan came out."""
 
-import json
-
 import cv2
 import numpy as np
 import pytest
+from followed_replay import replayed
 from messages import raw
 from own_bags import ODOMETRY, ROUTE, odometry_in_odom, odometry_later, short_bag
 from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 
-from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core.config import Config, override_dotted
 from reflectdrive_ros.replay.bag_topics import ambiguous_choices, map_topics
 from reflectdrive_ros.replay.counters import ReplayCounters
@@ -22,14 +20,7 @@ BLIND = override_dotted(SEEING, {"cameras.required": False})
 COMMA = "comma2k19_example"
 
 
-def replayed(bag, out, *words):
-    """Exit code and summary of a replay through the engine without cameras."""
-    words = ["--planner", "route_follower", "--no-report", "--out", str(out), *words]
-    code = main(["replay", str(bag), *words])
-    return code, json.loads((out / "summary.json").read_text())
-
-
-NO_CAMERAS = ("--setting", "cameras.required=false")
+NO_CAMERAS = ("--no-report", "--setting", "cameras.required=false")
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +54,7 @@ def test_stops_alone_are_no_plan_and_the_frame_that_everything_is_in_can_be_name
 
 
 def test_the_driven_route_of_another_frame_is_refused_in_a_sentence(in_odom, tmp_path, capsys):
-    words = ["--planner", "route_follower", *NO_CAMERAS, "--route", "driven", "--out", str(tmp_path)]
-    assert main(["replay", str(in_odom), *words]) == 2
+    assert replayed(in_odom, tmp_path, *NO_CAMERAS, "--route", "driven")[0] == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
     assert error.startswith("--route driven: odometry is in frame 'odom'")
 
@@ -144,7 +134,7 @@ def as_bayer(topic, message):
 
 def test_a_bag_of_raw_bayer_images_is_planned_from(tmp_path):
     bag = short_bag(tmp_path / "bayer", "pandaset_002", as_bayer, seconds=0.5)
-    code, numbers = replayed(bag, tmp_path / "out")
+    code, numbers = replayed(bag, tmp_path / "out", "--no-report")
     assert (code, numbers["verdicts"]["OK"]) == (0, numbers["plans"])
     assert numbers["topics"]["image:front"] == {
         "name": "/sensing/camera/front/image_raw",

@@ -27,6 +27,7 @@ from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.features.images import model_inputs
 from reflectdrive_ros.replay.bag_topics import map_topics
 from reflectdrive_ros.replay.engine import due_steps
+from reflectdrive_ros.replay.recorded_world import BagSlice
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.convert import stamp_ns
 from reflectdrive_ros.ros.planning_core import PlanningCore
@@ -68,7 +69,7 @@ def node_observations(path, *pairs):
     with BagReader(path) as reader:
         mapping = map_topics(Config(), reader, pairs, driven_route=False)
         core = PlanningCore(mapping.config, time.perf_counter)
-        steps = due_steps(core, reader, mapping.sources, reader.end_ns + 1, lambda share: None, lambda statuses: None)
+        steps = due_steps(core, BagSlice(reader, mapping.sources), lambda share: None, lambda statuses: None)
         observations = [step.inputs.snapshot.observation for step in steps]
     spec = cli_args.network_for(mapping.config, "reflectdrive2", False).inputs
     return {each.stamp_ns: each for each in observations if each is not None}, spec

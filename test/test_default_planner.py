@@ -30,6 +30,7 @@ from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.replay.bag_topics import map_topics
 from reflectdrive_ros.replay.engine import due_steps
 from reflectdrive_ros.replay.golden import POINT_STRIDE, TOLERANCES, compare_arrays
+from reflectdrive_ros.replay.recorded_world import BagSlice
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
@@ -77,7 +78,8 @@ def on_the_recording(bag):
         config = mapping.config
         engine = Engine(config, time.perf_counter, prefetch_scenes=True)
         core = PlanningCore(config, time.perf_counter, engine)
-        steps = due_steps(core, reader, mapping.sources, reader.start_ns + RECORDED_NS, lambda _: None, lambda *_: None)
+        part = BagSlice(reader, mapping.sources, stop_ns=reader.start_ns + RECORDED_NS)
+        steps = due_steps(core, part, lambda _: None, lambda *_: None)
         answers = [core.plan_step(step.inputs).report for step in steps]
     return rows_of([report for report in answers if report is not None])
 

@@ -1,6 +1,5 @@
 """The demo: world and node in two processes, a drive that is recorded, shown and summed up."""
 
-import argparse
 import json
 import os
 import signal
@@ -11,11 +10,11 @@ import time
 import urllib.request
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 from own_bags import explained_fields, fields_of
 from replay_records import embedded
-from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.cli import demo
@@ -59,10 +58,13 @@ def plans(out):
 
 
 @pytest.mark.dds
-def test_the_node_drives_the_world_and_every_input_arrives(five_seconds):
+def test_the_node_drives_the_world_by_full_and_lite_steps_and_every_input_arrives(five_seconds):
     done, numbers, out = five_seconds
     assert done.returncode == 0, done.stderr
+    assert numbers["planner"] == "reflectdrive2"
     assert numbers["plans"] >= 48
+    assert min(numbers["steps"]["full"], numbers["steps"]["lite"]) > 0
+    assert "full" in done.stdout
     world = numbers["world"]
     assert world["ticks"] == 50
     assert world["fresh_plans"] >= 45  # a busy machine may miss one within its second
@@ -205,19 +207,13 @@ def cmdline(pid):
         return b""
 
 
-def run(*words):
-    parser = argparse.ArgumentParser()
-    demo.add_arguments(parser)
-    return demo.run(parser.parse_args([str(word) for word in words]))
-
-
 def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys):
     def missing(*_):
         raise SumoMissing
 
     monkeypatch.setattr("reflectdrive_ros.maps.sumo.binary", missing)
     monkeypatch.setattr("reflectdrive_ros.sim.sumo_library.libsumo", missing)
-    assert run("--out", tmp_path) == 2
+    assert commands.run(demo, "--out", tmp_path) == 2
     message = " ".join(capsys.readouterr().err.split())
     assert message.endswith(
         "SUMO is not installed: pip install '.[sim]' in a clone of reflectdrive; `reflectdrive demo --recording` needs "
@@ -242,7 +238,7 @@ def test_without_sumo_one_sentence_says_what_to_do(tmp_path, monkeypatch, capsys
 def test_what_cannot_be_used_is_one_sentence(tmp_path, monkeypatch, capsys, words, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").write_text("no folder")
-    assert run("--out", "out", *words.split()) == 2
+    assert commands.run(demo, "--out", "out", *words.split()) == 2
     *_, error = capsys.readouterr().err.strip().splitlines()  # after what it does
     assert sentence in error
 
@@ -256,17 +252,3 @@ def test_a_recording_can_be_played_instead(tmp_path):
     assert numbers["planner_note"] == "route_follower is a baseline without a network"
     assert numbers["plans"] >= 3
     assert (tmp_path / "report.html").is_file()
-
-
-@pytest.mark.dds
-def test_a_planner_that_has_learned_drives_the_world_by_full_and_lite_steps(tmp_path, tiny_model):  # noqa: F811
-    settings = ("guard.max_acceleration_mps2=15", "cameras.width=96", "cameras.height=54")
-    words = ["--planner", "reflectdrive2", "--model", str(tiny_model.file), "--seconds", "2"]
-    done, numbers = demonstrated(tmp_path, *words, *(word for pair in settings for word in ("--setting", pair)))
-    assert done.returncode == 0, done.stderr
-    assert numbers["steps"]["full"] > 0
-    assert numbers["steps"]["lite"] > 0
-    # diagnostics come every 0.15 s, plans faster: those of a drive of 2 s may all be of lite steps
-    assert sum(numbers["full_step_reason"].values()) <= numbers["plans"]
-    assert numbers["planner"] == "reflectdrive2"
-    assert "full" in done.stdout

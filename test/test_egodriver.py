@@ -130,14 +130,19 @@ def test_cameras_that_cannot_be_used_are_named():
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
-def serving(driver):
-    return service.serving(driver, port=0, host=HOST)
+@contextmanager
+def loop_of(driver, *cameras, loop=FakeLoop, **start):
+    """The contract's closed loop, served by a driver."""
+    with (
+        service.serving(driver, port=0, host=HOST) as port,
+        loop(f"{HOST}:{port}", cameras or [FakeCamera()], **start) as running,
+    ):
+        yield running
 
 
 def test_a_hundred_steps_are_answered_within_the_deadline_and_the_car_drives_on():
-    small = [FakeCamera(width=96, height=54)]
     driver = serve.make_driver(FOLLOWER, DEADLINE_S)
-    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", small) as loop:
+    with loop_of(driver, FakeCamera(width=96, height=54)) as loop:
         result = loop.run(100)
     assert result.steps == len(result.debug) == 100
     assert max(answer.inference_seconds for answer in result.debug) < DEADLINE_S
@@ -150,9 +155,8 @@ def test_a_hundred_steps_are_answered_within_the_deadline_and_the_car_drives_on(
 
 
 def test_the_learned_planner_drives_by_the_images_of_the_contract():
-    config = serve.served_config(Config())
-    driver = serve.make_driver(config, 60.0)
-    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", three_cameras(), initial_speed_mps=8.0) as loop:
+    driver = serve.make_driver(serve.served_config(Config()), 60.0)
+    with loop_of(driver, *three_cameras(), initial_speed_mps=8.0) as loop:
         result = loop.run(8)
     assert result.steps == 8
     assert not any(answer.scalars["stopped"] for answer in result.debug)
@@ -182,7 +186,7 @@ def test_a_session_that_fails_does_not_stop_another():
             except grpc.RpcError as fault:
                 ends[name] = fault
 
-    with serving(Faulty(FOLLOWER, None, DEADLINE_S)) as port:
+    with service.serving(Faulty(FOLLOWER, None, DEADLINE_S), port=0, host=HOST) as port:
         threads = [threading.Thread(target=drive, args=(*one,)) for one in (("good", port, 1.0), ("bad", port, 9.0))]
         for thread in threads:
             thread.start()
@@ -197,7 +201,7 @@ def test_a_session_that_fails_does_not_stop_another():
 def test_a_plan_that_is_late_is_replaced_by_the_stop_plan_at_the_deadline():
     driver = Faulty(FOLLOWER, None, 0.1)
     driver.slow_s = 1.0
-    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", initial_speed_mps=8.0) as loop:
+    with loop_of(driver, initial_speed_mps=8.0) as loop:
         result = loop.run(3)
     assert result.steps == 3
     assert max(answer.inference_seconds for answer in result.debug) < 0.9
@@ -211,15 +215,14 @@ def test_damaged_images_give_the_stop_plan_and_not_an_error():
             return b"no image"
 
     driver = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
-    with serving(driver) as port, Damaged(f"{HOST}:{port}", three_cameras(96, 54), initial_speed_mps=8.0) as loop:
+    with loop_of(driver, *three_cameras(96, 54), loop=Damaged, initial_speed_mps=8.0) as loop:
         result = loop.run(2)
     assert all(answer.scalars["stopped"] for answer in result.debug)
 
 
 def test_a_planner_that_needs_cameras_refuses_a_session_without_a_view():
     driver = serve.make_driver(serve.served_config(Config()), DEADLINE_S)
-    behind = [FakeCamera(yaw_left_deg=180.0)]
-    with serving(driver) as port, FakeLoop(f"{HOST}:{port}", behind) as loop, pytest.raises(grpc.RpcError) as refused:
+    with loop_of(driver, FakeCamera(yaw_left_deg=180.0)) as loop, pytest.raises(grpc.RpcError) as refused:
         loop.run(1)
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "no declared camera sees" in refused.value.details()

@@ -2,16 +2,13 @@
 
 import http.client
 import json
-import shutil
 import socket
-import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import browser
 import cv2
@@ -32,7 +29,7 @@ from reflectdrive_ros.core.config import Config, VehicleConfig
 from reflectdrive_ros.core.domain import Plan, Trajectory
 from reflectdrive_ros.core.tokens import ROUTE_DRIVEFINE, TokenLayout
 from reflectdrive_ros.demo import live, live_view
-from reflectdrive_ros.demo.live_topics import OTHER, CameraJpeg, Listener, LiveState, camera_name
+from reflectdrive_ros.demo.live_topics import OTHER, Listener, LiveState, camera_name
 from reflectdrive_ros.demo.world_node import new_context
 from reflectdrive_ros.ros import convert, outputs
 from reflectdrive_ros.ros.inputs.channel import InputStatus, Level
@@ -120,7 +117,7 @@ def test_the_draft_is_shown_from_the_ego_of_its_message_with_what_the_rounds_cor
     assert as_json(live, ROUTE_DRIVEFINE)["draft"] is None
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed (apt install nodejs)")
+@browser.needs_node
 @pytest.mark.parametrize("rounds", [0, 1], ids=["without tokens", "with a correction"])
 def test_the_script_of_the_page_draws_a_state_without_an_error(tmp_path, rounds):
     message = PlannerDebug(candidate_count=0, tokens_after_edit=[333] * 16 * rounds, edit_rounds=rounds)
@@ -130,10 +127,7 @@ def test_the_script_of_the_page_draws_a_state_without_an_error(tmp_path, rounds)
     status = PlannerStatus(planner="reflectdrive2", step_kind="full")
     (tmp_path / "live.html").write_text(pages.page("live.html"))
     (tmp_path / "state.json").write_text(json.dumps(as_json(live_state(debug=message, status=status))))
-    call = ["node", Path(__file__).parent / "data" / "page_stub.js", tmp_path / "live.html", tmp_path / "state.json"]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    texts = json.loads(done.stdout)["texts"]
+    texts = browser.draw(tmp_path / "live.html", tmp_path / "state.json")["texts"]
     assert not [text for text in texts if "does not answer" in text]  # what the page writes when its script fails
     assert ("Corrections of the draft" in texts) == ({"y 8", "0.6 m", "75 %"} <= set(texts)) == bool(rounds)
 
@@ -151,7 +145,7 @@ def test_road_users_and_route_are_those_near_the_ego():
 def test_cameras_are_listed_left_to_right_with_their_lens_where_it_has_arrived():
     mounts = convert.static_transforms(tf_static())
     frames = {name: next(frame for frame in mounts if frame.startswith(name + "_opt")) for name in CAMERAS}
-    images = {name: CameraJpeg(10 * SECOND_NS, b"", frames[name]) for name in reversed(CAMERAS)}
+    images = {name: (10 * SECOND_NS, frames[name]) for name in reversed(CAMERAS)}
     infos = {name: camera_info(name) for name in CAMERAS if name != "front_right"}
     cameras = as_json(live_state(images, infos, mounts))["cameras"]
     by_name = {camera["name"]: camera for camera in cameras}

@@ -2,6 +2,7 @@
 what cannot be used."""
 
 import csv
+import itertools
 import json
 
 import numpy as np
@@ -69,18 +70,19 @@ def foreign(stamp_ns, drive, has_signal):
     return candidates.write(CandidateMessages(tuple(many), tuple(zip(ids, NAMES, strict=True))))
 
 
-def with_candidates(has_signal=outputs.HAS_TURN_INDICATOR):
-    """A change of a recording that adds a message of candidates after each message of odometry."""
-    drive, empty = recorded_drive(RECORDING, OBJECTS), message_class(TYPE)()
+def after_odometry(add):
+    """A change of a recording that writes `add(message)` after each message of odometry, and no images."""
 
     def change(topic, message):
         written = [] if "camera" in topic else [(topic, message)]
-        if topic == ODOMETRY:
-            stamp_ns = convert.stamp_ns(message.header)
-            written.append((CANDIDATES, empty, foreign(stamp_ns, drive, has_signal)))
-        return written
+        return [*written, add(message)] if topic == ODOMETRY else written
 
     return change
+
+
+def with_candidates(has_signal=outputs.HAS_TURN_INDICATOR):
+    drive, empty = recorded_drive(RECORDING, OBJECTS), message_class(TYPE)()
+    return after_odometry(lambda m: (CANDIDATES, empty, foreign(convert.stamp_ns(m.header), drive, has_signal)))
 
 
 def checked(bag, out, *words, topic=CANDIDATES):
@@ -159,10 +161,6 @@ def test_fields_of_the_summary_are_explained(replayed):
     assert fields_of(numbers) <= explained_fields()
 
 
-def verdicts(numbers):
-    return {name: one["verdicts"] for name, one in numbers["candidates"]["by_name"].items()}
-
-
 def test_the_other_layout_of_the_message_gives_the_same_verdicts(replayed, tmp_path, monkeypatch):
     """Its type in the bag is not the installed one."""
     definition = bags.definition
@@ -178,7 +176,11 @@ def test_the_other_layout_of_the_message_gives_the_same_verdicts(replayed, tmp_p
         reader.require_installed([CANDIDATES])
     code, numbers = checked(bag, tmp_path / "out", "--no-report")
     assert code == 0
-    assert verdicts(numbers) == verdicts(replayed[0])
+    verdicts, expected = (
+        {name: one["verdicts"] for name, one in each["candidates"]["by_name"].items()}
+        for each in (numbers, replayed[0])
+    )
+    assert verdicts == expected
     assert numbers["plans_sha256"] == replayed[0]["plans_sha256"]
 
 
@@ -227,20 +229,17 @@ def test_a_trajectory_topic_is_one_candidate(replayed, tmp_path, behind):
     """`behind`: points that the car has passed, with the time 0."""
     drive = recorded_drive(RECORDING, OBJECTS)
 
-    def change(topic, message):
-        written = [] if "camera" in topic else [(topic, message)]
-        if topic == ODOMETRY:
-            stamp_ns = convert.stamp_ns(message.header)
-            points, ego = points_after(stamp_ns, drive), convert.ego_state(message, "map").map_from_ego
-            passed = np.repeat(points[:1], behind, axis=0)
-            for row, metres in zip(passed, np.arange(-behind, 0), strict=True):
-                row["sec"], row["nanosec"] = 0, 0
-                row["x"], row["y"] = geometry.compose(ego, np.array([metres, 0.0, 0.0]))[:2]
-            content = plan_messages.trajectory_bytes(stamp_ns, np.concatenate([passed, points]), "map")
-            written.append(("/planning/trajectory", Trajectory(), content))
-        return written
+    def trajectory(message):
+        ego = convert.ego_state(message, "map")
+        points = points_after(ego.stamp_ns, drive)
+        passed = np.repeat(points[:1], behind, axis=0)
+        for row, metres in zip(passed, np.arange(-behind, 0), strict=True):
+            row["sec"], row["nanosec"] = 0, 0
+            row["x"], row["y"] = geometry.compose(ego.map_from_ego, np.array([metres, 0.0, 0.0]))[:2]
+        content = plan_messages.trajectory_bytes(ego.stamp_ns, np.concatenate([passed, points]), "map")
+        return "/planning/trajectory", Trajectory(), content
 
-    bag = short_bag(tmp_path / "bag", RECORDING, change, 2.0, OBJECTS)
+    bag = short_bag(tmp_path / "bag", RECORDING, after_odometry(trajectory), 2.0, OBJECTS)
     code, numbers = checked(bag, tmp_path / "out", "--no-report", topic="/planning/trajectory")
     assert code == 0
     assert numbers["candidates"]["type"] == "autoware_planning_msgs/msg/Trajectory"
@@ -249,12 +248,11 @@ def test_a_trajectory_topic_is_one_candidate(replayed, tmp_path, behind):
 
 
 def test_bytes_that_are_no_message_are_malformed_and_the_others_are_checked(tmp_path):
-    add, odometries = with_candidates(), []
+    add, count = with_candidates(), itertools.count()
 
     def change(topic, message):
         written = add(topic, message)
-        odometries.extend([topic] if topic == ODOMETRY else [])
-        if topic == ODOMETRY and len(odometries) == 5:
+        if topic == ODOMETRY and next(count) == 4:
             name, empty, content = written[-1]
             written[-1] = (name, empty, content[:-30])
         return written

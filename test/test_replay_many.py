@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from followed_replay import rows_without_times
+from followed_replay import replayed, rows_without_times
 from own_bags import explained_fields, fields_of
 
 from reflectdrive_ros.__main__ import main
@@ -35,15 +35,10 @@ def bags(tmp_path_factory):
     return folder
 
 
-def replayed(bags, out, *words):
-    code = main(["replay", str(bags), "--out", str(out), "--planner", "route_follower", *WORDS, *words])
-    return code, json.loads((out / "summary.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def followed(bags, tmp_path_factory):
     out = tmp_path_factory.mktemp("followed")
-    return (*replayed(bags, out), out)
+    return (*replayed(bags, out, *WORDS), out)
 
 
 def test_a_bag_that_cannot_be_read_is_named_and_the_others_go_on(followed, bags):
@@ -85,9 +80,8 @@ def test_the_page_leads_to_every_report_and_fetches_nothing(followed):
 
 
 def test_a_bag_among_others_is_replayed_as_alone(followed, bags, tmp_path):
-    words = ["--out", str(tmp_path), "--planner", "route_follower", *WORDS, "--no-report"]
-    assert main(["replay", str(bags / "monday" / "drive"), *words]) == 0
-    alone = json.loads((tmp_path / "summary.json").read_text())
+    code, alone = replayed(bags / "monday" / "drive", tmp_path, *WORDS, "--no-report")
+    assert code == 0
     for one in followed[1]["bags"]:
         assert one["plans_sha256"] == alone["plans_sha256"]
     assert rows_without_times(followed[2] / "monday-drive") == rows_without_times(tmp_path)
@@ -102,7 +96,7 @@ def test_what_is_done_is_kept_what_is_touched_or_half_done_is_done_again(followe
     half.mkdir()
     (half / "plans.csv").write_text("stamp_ns\n")
     os.utime(moved / "tuesday" / "drive" / "metadata.yaml", ns=(1, 1))
-    code, numbers = replayed(moved, out)
+    code, numbers = replayed(moved, out, *WORDS)
     assert code == 1
     assert [one["state"] for one in numbers["bags"]] == ["kept", "replayed"]
     assert not half.exists()
@@ -113,8 +107,7 @@ def test_what_is_done_is_kept_what_is_touched_or_half_done_is_done_again(followe
 def test_a_folder_that_is_not_ours_is_left_alone(bags, tmp_path, capsys):
     (tmp_path / "drive").mkdir()
     (tmp_path / "drive" / "thesis.txt").write_text("years of work")
-    words = ["--out", str(tmp_path), "--planner", "route_follower", *WORDS]
-    assert main(["replay", str(bags / "monday"), *words]) == 1
+    assert replayed(bags / "monday", tmp_path, *WORDS)[0] == 1
     assert "exists and is not a replay result" in capsys.readouterr().err
     assert (tmp_path / "drive" / "thesis.txt").read_text() == "years of work"
 
@@ -127,7 +120,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(bags, tmp_path, capsys):
     ],
 )
 def test_what_makes_sense_for_one_bag_only_is_refused(bags, tmp_path, capsys, words, sentence):
-    assert main(["replay", str(bags), "--out", str(tmp_path / "out"), "--planner", "route_follower", *words]) == 2
+    assert replayed(bags, tmp_path / "out", *words)[0] == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -3,14 +3,13 @@
 import base64
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import browser
 import numpy as np
 import pytest
-from replay_records import BEGIN_NS, EIGHT_S, driven, embedded, frame, record
+from replay_records import BEGIN_NS, EIGHT_S, driven, embedded, frame, record, written_report
 
 from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import AgentKind, Agents, PlanSource, Verdict
@@ -126,8 +125,7 @@ def full_record(count=12):
 
 def test_the_page_holds_every_plan_and_what_stood_around_it(tmp_path):
     original = full_record()
-    write_report(original, tmp_path / "report.html")
-    data = embedded(tmp_path / "report.html")
+    data = written_report(original, tmp_path / "report.html")
     assert len(data["frames"]) == 12
     for entry, recorded in zip(data["frames"], original.frames, strict=True):
         np.testing.assert_allclose(np.array(entry["plan"])[:, :3], recorded.plan_poses, atol=1e-3)
@@ -155,50 +153,36 @@ def test_the_page_draws_a_plan_into_images_at_its_height_above_the_plane_of_the_
     ahead = geometry.compose(geometry.invert(steady.map_from_ego), steady.plan_poses)[:, 0]
     for z, height in ((50.0 + 0.08 * ahead, 0.0 * ahead), (50.0 + 0.08 * np.minimum(ahead, 20.0), 1.6 - 0.08 * ahead)):
         on_ramp = replace(steady, plan_heights=z, ego_height_m=50.0, ego_slope=0.08)
-        write_report(record([on_ramp]), tmp_path / "report.html")
-        heights = np.array(embedded(tmp_path / "report.html")["frames"][0]["plan"])[:, 4]
+        heights = np.array(written_report(record([on_ramp]), tmp_path / "report.html")["frames"][0]["plan"])[:, 4]
         np.testing.assert_allclose(heights, np.minimum(height, 0.0), atol=1e-3)
 
 
 def test_the_draft_and_its_corrections_are_on_the_page_and_only_of_plans_that_have_them(tmp_path):
     with_draft = frame(0.1, EIGHT_S, draft=DRAFT, corrections=CORRECTED)
-    write_report(record([frame(0.0, EIGHT_S), with_draft]), tmp_path / "report.html")
-    without, drafted = embedded(tmp_path / "report.html")["frames"]
+    without, drafted = written_report(record([frame(0.0, EIGHT_S), with_draft]), tmp_path / "report.html")["frames"]
     assert "draft" not in without
     assert "corrections" not in without
     np.testing.assert_allclose(drafted["draft"], DRAFT)
     assert drafted["corrections"] == [[1, 3, "y", 0.0, 0.6, 0.125, 0.75], [2, 5, "x", 15.0, 15.3, 0.25, 0.5]]
 
 
-NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed (apt install nodejs)")
-
-
-def drawing_of(page, *words):
-    """What the script of a page draws on the canvases of a stub."""
-    stub = Path(__file__).parent / "data" / "page_stub.js"
-    done = subprocess.run([NODE, stub, page, *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@needs_node
+@browser.needs_node
 @pytest.mark.parametrize("drafts", [False, True], ids=["without drafts", "with drafts"])
 def test_the_script_of_the_page_draws_its_plans_without_an_error(tmp_path, drafts):
     replay = full_record(3)
     if drafts:
         replay = replace(replay, frames=[replace(entry, draft=DRAFT, corrections=CORRECTED) for entry in replay.frames])
     write_report(replay, tmp_path / "report.html")
-    drawing = drawing_of(tmp_path / "report.html")
+    drawing = browser.draw(tmp_path / "report.html")
     assert drawing["images"] > 0
     of_drafts = {"Corrections of the draft", "waypoint moved by AutoEdit", "y 3", "0.6 m", "75 %"}
     assert of_drafts & set(drawing["texts"]) == (of_drafts if drafts else set())
 
 
-@needs_node
+@browser.needs_node
 def test_the_address_names_the_plan_of_a_page_that_is_opened_and_of_one_that_is_open(tmp_path):
     write_report(full_record(12), tmp_path / "report.html")
-    drawing = drawing_of(tmp_path / "report.html", "", "#plan=3", "#plan=12", "#numbers", "#plan=99")
+    drawing = browser.draw(tmp_path / "report.html", "", "#plan=3", "#plan=12", "#numbers", "#plan=99")
     plans = re.findall(r"plan (\d+) of 12", " ".join(drawing["texts"]))
     assert plans == ["3", "12", "12"]  # another address changes nothing; a number beyond the last is the last
 
@@ -213,8 +197,7 @@ def test_the_page_needs_nothing_from_outside(tmp_path):
 def test_a_long_replay_keeps_every_plan_but_not_every_image(tmp_path, monkeypatch):
     monkeypatch.setattr("reflectdrive_ros.replay.report.IMAGES_MAX_BYTES", 500_000)
     original = full_record(12)
-    write_report(original, tmp_path / "report.html")
-    data = embedded(tmp_path / "report.html")
+    data = written_report(original, tmp_path / "report.html")
     assert len(data["frames"]) == 12
     assert 1 <= len(data["images"]) < 12
     for entry in data["frames"]:
@@ -236,22 +219,19 @@ def test_text_from_outside_cannot_break_out_of_the_page(tmp_path):
 
 def test_a_replay_without_plans_images_or_odometry_still_gives_a_page(tmp_path):
     nothing = {"driven_path": np.zeros((0, 3)), "driven_stamps_ns": np.zeros(0, np.int64), "routes": ()}
-    write_report(record([], **nothing), tmp_path / "empty.html")
-    data = embedded(tmp_path / "empty.html")
+    data = written_report(record([], **nothing), tmp_path / "empty.html")
     assert data["frames"] == []
     assert data["summary"]["plans"] == 0
     assert data["summary"]["ade_m"] is None
     blind = record([frame(0.1 * i, EIGHT_S) for i in range(3)], **nothing)
-    write_report(blind, tmp_path / "blind.html")
-    assert [entry["image"] for entry in embedded(tmp_path / "blind.html")["frames"]] == [None, None, None]
+    assert [entry["image"] for entry in written_report(blind, tmp_path / "blind.html")["frames"]] == [None, None, None]
 
 
 def test_numbers_that_are_none_leave_gaps_and_not_a_broken_page(tmp_path):
     times = {"planner": float("nan"), "total": 5.0}
     details = {"age_s": float("nan"), "out": Path("out"), "planner_note": "a baseline without a network"}
     gaps = record([frame(1.0, EIGHT_S, timings_ms=times)], details=details)
-    write_report(gaps, tmp_path / "report.html")
-    data = embedded(tmp_path / "report.html")
+    data = written_report(gaps, tmp_path / "report.html")
     assert data["frames"][0]["ms"] == {"total": 5.0}
     assert data["summary"]["age_s"] is None
     assert data["summary"]["out"] == "out"
@@ -292,8 +272,7 @@ def test_a_drive_shows_its_road_scores_and_events_at_their_times(tmp_path):
     later = geometry.compose(driven(0.0), np.array([[0.0, 3.0, 0.0], [50.0, 3.0, 0.0]]))
     routes = ((BEGIN_NS, driven(np.arange(0, 12, 0.2))), (BEGIN_NS + 500_000_000, later))
     original = replace(full_record(), drive=driven_world(), routes=routes)
-    write_report(original, tmp_path / "report.html")
-    data = embedded(tmp_path / "report.html")
+    data = written_report(original, tmp_path / "report.html")
     assert [len(ring) for ring in data["road"]] == [8]  # the road 900 m away can never come into view
     assert data["world"]["scores"] == [[0.0, 0.5], [0.5, 1.0]]
     assert data["world"]["events"] == [{"t": 0.7, "kind": "collision", "text": "a <b>car</b> ran into us"}]
@@ -313,6 +292,5 @@ def test_a_drive_shows_its_road_scores_and_events_at_their_times(tmp_path):
 )
 def test_the_clock_of_a_simulator_is_no_date(tmp_path, stamp_ns, clock):
     replay = record([frame(0.0, EIGHT_S, stamp_ns=stamp_ns)])
-    write_report(replay, tmp_path / "report.html")
-    assert embedded(tmp_path / "report.html")["frames"][0]["clock"] == clock
+    assert written_report(replay, tmp_path / "report.html")["frames"][0]["clock"] == clock
     assert "1970" not in (tmp_path / "report.html").read_text()

@@ -14,7 +14,7 @@ import hooks
 import numpy as np
 import pytest
 from own_bags import short_bag
-from replay_records import EIGHT_S, driven, embedded, frame, record
+from replay_records import EIGHT_S, driven, embedded, frame, record, written_report
 from test_report import driven_world, full_record
 
 from reflectdrive_ros.core import geometry
@@ -180,11 +180,11 @@ def test_candidates_that_are_not_published_are_drawn(tmp_path):
     ahead = geometry.compose(geometry.invert(driven(1.0)), driven(1.0 + EIGHT_S))
     own = poses_at_score_times(ahead, 0.1)
     neighbour = own + np.array([0.0, 2.0, 0.0])
-    write_report(record([replace(plan, alternatives=np.stack([own, neighbour]))]), tmp_path / "report.html")
-    (others,) = embedded(tmp_path / "report.html")["frames"][0]["others"]
+    (others,) = written_report(
+        record([replace(plan, alternatives=np.stack([own, neighbour]))]), tmp_path / "report.html"
+    )["frames"][0]["others"]
     np.testing.assert_allclose(others, neighbour[4::5, :2], atol=0.01)
-    write_report(record([plan]), tmp_path / "report.html")
-    assert "others" not in embedded(tmp_path / "report.html")["frames"][0]
+    assert "others" not in written_report(record([plan]), tmp_path / "report.html")["frames"][0]
 
 
 @browser.needs_chromium

@@ -1,4 +1,4 @@
-"""The soak's arithmetic, and half a minute of it against the real node."""
+"""The soak's arithmetic, and some seconds of it against the real node."""
 
 import json
 import os
@@ -34,25 +34,16 @@ def test_each_limit_is_seen():
 
 @pytest.mark.long
 @pytest.mark.dds
-def test_half_a_minute_leaves_numbers(tmp_path):
-    words = ("--minutes", 0.5, "--setting", "model.threads=1", "--json", tmp_path / "soak.json")
-    assert commands.run(soak, *words) in (0, 1)  # so short a drive need not have settled
-    numbers = json.loads((tmp_path / "soak.json").read_text())
-    assert numbers["plans"] > 10
-    assert numbers["descriptors_leaked"] <= 0
-
-
-@pytest.mark.long
-@pytest.mark.dds
 def test_a_signal_ends_the_drive_with_the_numbers_until_then(tmp_path):
     file = tmp_path / "soak.json"
     words = ("--planner", "route_follower", "--setting", "cameras.required=false", "--json", file)
     interrupt = threading.Timer(12.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     interrupt.start()
     try:
-        assert commands.run(soak, *words) in (0, 1)
+        assert commands.run(soak, *words) in (0, 1)  # so short a drive need not have settled
     finally:
         interrupt.cancel()
     numbers = json.loads(file.read_text())
     assert 0.0 < numbers["minutes"] < soak.MINUTES
-    assert numbers["plans"] > 0
+    assert numbers["plans"] > 10
+    assert numbers["descriptors_leaked"] <= 0

@@ -59,9 +59,6 @@ def test_what_needs_ros_or_is_no_bag_is_one_sentence(bags, tmp_path):
     unknown = written_by_another(tmp_path / "unknown", "moon_msgs/Crater crater\n", [])
     expected = {
         ("replay", bags[0], "--node", "--out", tmp_path / "out", *WORDS): "needs ROS 2",
-        ("demo", "--seconds", 1): "needs ROS 2",
-        ("make-bag", COMMA, tmp_path / "made"): "needs ROS 2",
-        ("bench", "node"): "needs ROS 2",
         ("replay", tmp_path / "empty"): "is not a bag",
         ("replay", tmp_path / "nowhere"): "does not exist",
         ("replay", tmp_path / "noise.mcap"): "is damaged",

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from ..core.config import Config, override_dotted
 from ..demo import world_bag
-from ..demo.world_node import Pacing, WorldNode, new_context, remaps, spin_in_background
+from ..demo.world_node import WorldNode, new_context, remaps, spin_in_background
 from ..infra import arguments
 from ..infra.command import command, make_list
 from ..infra.progress import ShownProgress
@@ -76,7 +76,7 @@ def run_soak(args: argparse.Namespace, config: Config, errors: Console) -> dict[
             begin_s, begin_ns = time.perf_counter(), world.stamp_ns
             with ShownProgress(errors) as progress, defer_signals() as request:
                 task = progress.add_task("soaking", total=args.minutes)
-                for moment in node.drive(None, Pacing(lock_step=True, real_time=False)):
+                for moment in node.drive(None, lock_step=True, real_time=False):
                     require_running(process, log)
                     moments, fresh = moments + 1, fresh + moment.fresh
                     watch.sample(process.pid, answers)

@@ -26,7 +26,7 @@ from rich.table import Table
 from ..core.config import Config
 from ..demo import live, world_bag, world_messages
 from ..demo.recordings import RECORDING
-from ..demo.world_node import Pacing, WorldNode, new_context, remaps, spin_in_background
+from ..demo.world_node import WorldNode, new_context, remaps, spin_in_background
 from ..evaluation.driving_scores import extend
 from ..infra import arguments
 from ..infra.command import command, list_counts, make_list
@@ -152,7 +152,7 @@ def run_drive(
                 if page is not None:
                     console.print(f"{page.url} shows the drive; Ctrl-C ends it")
                 task = progress.add_task("driving", total=seconds)
-                for moment in node.drive(seconds, Pacing(lock_step=True, real_time=page is not None)):
+                for moment in node.drive(seconds, lock_step=True, real_time=page is not None):
                     require_running(process, log)
                     moments += 1
                     fresh += moment.fresh

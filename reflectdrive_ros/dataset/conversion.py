@@ -391,7 +391,7 @@ def open_drive(
     hindsight = "route" not in mapping.sources
     route = None
     if hindsight:
-        path = recorded_path(reader, mapping.sources, mapping.config)
+        path = recorded_path(BagSlice(reader, mapping.sources), mapping.config)
         if len(path) >= 2:
             content = plan_messages.route_path(path, mapping.config.output.map_frame)
             route = definitions.read(content, topics.ROUTE_TYPES["path"])

@@ -35,7 +35,7 @@ STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
 TRAJECTORY_TYPE = "autoware_planning_msgs/msg/Trajectory"
 OTHER = "other:"  # begins the key of another node's trajectory; its topic follows
 OUTPUT_KEYS = {"trajectory", "status", "debug", "goals", "diagnostics"}
-OUTPUTS = {topic.type: topic for topic in topics.OUTPUTS if topic.key in OUTPUT_KEYS}
+OUTPUTS = {topic.type: (topic.key, topic.qos) for topic in topics.OUTPUTS if topic.key in OUTPUT_KEYS}
 INPUTS = {
     "sensor_msgs/msg/CompressedImage": ("image", Qos.SENSOR),
     "sensor_msgs/msg/Image": ("image", Qos.SENSOR),
@@ -56,19 +56,12 @@ def camera_name(topic: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class CameraJpeg:
-    stamp_ns: int
-    jpeg: bytes
-    frame: str
-
-
-@dataclass(frozen=True, eq=False)
 class LiveState:
     """The newest of all messages at one moment."""
 
     planner: str  # full name of the planner's node; empty while there is none
     newest: Mapping[str, Any]  # messages by key
-    images: Mapping[str, CameraJpeg]  # by camera
+    images: Mapping[str, tuple[int, str]]  # stamp and frame of the newest image, by camera
     infos: Mapping[str, Any]  # CameraInfo by camera
     transforms: Mapping[str, tuple[str, Array]]  # of /tf_static, as `convert.static_transforms`
     poses: tuple[tuple[int, Array], ...]  # stamp and map_from_ego, newest last
@@ -121,15 +114,11 @@ class Listener(Node):
             output_topics = self.get_publisher_names_and_types_by_node(name, namespace)
         except RuntimeError:  # it has just gone
             return
-        for topic, types in input_topics:
-            for kind in types:
-                if kind in INPUTS:
-                    key, qos = INPUTS[kind]
-                    self._listen(topic, kind, key, qos)
-        for topic, types in output_topics:
-            for kind in types:
-                if kind in OUTPUTS:
-                    self._listen(topic, kind, OUTPUTS[kind].key, OUTPUTS[kind].qos)
+        for node_topics, keys_by_type in ((input_topics, INPUTS), (output_topics, OUTPUTS)):
+            for topic, types in node_topics:
+                for kind in types:
+                    if kind in keys_by_type:
+                        self._listen(topic, kind, *keys_by_type[kind])
         own = {topic for topic, _ in output_topics}
         for topic, types in named:
             if TRAJECTORY_TYPE in types and topic not in own and self.count_publishers(topic):
@@ -196,7 +185,7 @@ class Listener(Node):
             return LiveState(
                 self._planner,
                 dict(self._newest),
-                {name: _to_jpeg(images[max(images)]) for name, images in self._images.items() if images},
+                {name: (max(images), images[max(images)].header.frame_id) for name, images in self._images.items()},
                 dict(self._infos),
                 dict(self._transforms),
                 tuple(self._poses),
@@ -210,7 +199,7 @@ class Listener(Node):
         """The image of that stamp, if it is still stored."""
         with self._lock:
             message = self._images.get(camera, OrderedDict()).get(stamp_ns)
-        return None if message is None else _to_jpeg(message).jpeg or None
+        return None if message is None else _to_jpeg(message)
 
     def road(self) -> tuple[int, list[Array]]:
         """Version, and rings (V, 2) in the map."""
@@ -222,14 +211,13 @@ def full_name(namespace: str, name: str) -> str:
     return f"{namespace.rstrip('/')}/{name}"
 
 
-def _to_jpeg(message: Any) -> CameraJpeg:
-    """JPEG bytes unchanged; raw images are encoded, an unreadable image becomes an empty one."""
-    stamp_ns, frame = convert.stamp_ns(message.header), message.header.frame_id
+def _to_jpeg(message: Any) -> bytes | None:
+    """JPEG bytes unchanged; raw images are encoded. None for an image without bytes or one that cannot be read."""
     if not hasattr(message, "encoding"):
-        return CameraJpeg(stamp_ns, bytes(message.data), frame)
+        return bytes(message.data) or None
     try:
-        pixels = image_decoding.raw_pixels(message, frame)
+        pixels = image_decoding.raw_pixels(message, message.header.frame_id)
     except BadMessage:
-        return CameraJpeg(stamp_ns, b"", frame)
+        return None
     encoded = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 80])[1]
-    return CameraJpeg(stamp_ns, encoded.tobytes(), frame)
+    return encoded.tobytes()

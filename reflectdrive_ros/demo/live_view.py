@@ -15,7 +15,7 @@ from ..core.config import VehicleConfig
 from ..core.domain import Array
 from ..core.messages import BadMessage
 from ..core.tokens import TokenLayout
-from ..pages import round_list
+from ..pages import agent_rows, round_list, vehicle_size
 from ..planning.corrections import correction_rows, draft_and_corrections
 from ..ros import convert, outputs, plan_messages
 from .live_topics import OTHER, LiveState
@@ -32,11 +32,7 @@ def state(live: LiveState, vehicle: VehicleConfig, layout: TokenLayout) -> dict[
     odometry, status = newest.get("odometry"), newest.get("status")
     return {
         "planner": live.planner,
-        "vehicle": {
-            "length": vehicle.length_m,
-            "width": vehicle.width_m,
-            "offset": vehicle.rear_axle_to_center_m,
-        },
+        "vehicle": vehicle_size(vehicle),
         "stamp": None if odometry is None else convert.stamp_ns(odometry.header) * 1e-9,
         "here": None if here is None else round_list(here, 4),
         "speed": None if odometry is None else finite_or_none(odometry.twist.twist.linear.x),
@@ -191,19 +187,18 @@ def agents(message: Any, here: Array) -> list[list[float]]:
         ).agents
     except BadMessage:
         return []
-    rows = zip(round_list(road_users.poses, 2), round_list(road_users.sizes, 2), road_users.kinds.tolist(), strict=True)
-    return [[*pose, *size, kind] for pose, size, kind in rows]
+    return agent_rows(road_users)
 
 
 def cameras(live: LiveState) -> list[dict[str, Any]]:
     """The newest image of each camera, left to right, with intrinsics and pose if they have arrived."""
     rows = []
-    for name, image in live.images.items():
-        entry: dict[str, Any] = {"name": name, "stamp_ns": str(image.stamp_ns), "lens": None}  # too long for a double
+    for name, (stamp_ns, frame) in live.images.items():
+        entry: dict[str, Any] = {"name": name, "stamp_ns": str(stamp_ns), "lens": None}  # too long for a double
         look = 0.0
         try:
-            info, ego = live.infos[name], pose_at(live.poses, image.stamp_ns)
-            camera_from_ego = convert.camera_from_ego(dict(live.transforms), name, image.frame)
+            info, ego = live.infos[name], pose_at(live.poses, stamp_ns)
+            camera_from_ego = convert.camera_from_ego(dict(live.transforms), name, frame)
             look = float(np.arctan2(camera_from_ego[2, 1], camera_from_ego[2, 0]))
             has_distortion = info.distortion_model in ("plumb_bob", "rational_polynomial")
             if ego is not None:

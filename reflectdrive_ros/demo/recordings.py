@@ -18,7 +18,6 @@ from uuid import UUID
 
 import numpy as np
 from autoware_perception_msgs.msg import ObjectClassification, PredictedObjects
-from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import AccelWithCovarianceStamped, Point, Pose
 from nav_msgs.msg import Odometry
 from nav_msgs.msg import Path as PathMessage
@@ -52,6 +51,14 @@ PREDICTION_STEP_S, PREDICTION_STEPS = 0.5, 10
 PANDASET_CAMERAS = {"front_left": "front_left_camera", "front": "front_camera", "front_right": "front_right_camera"}
 PANDASET_SIZE = (640, 360)
 GPS_EPOCH_UNIX_S, GPS_LEAP_SECONDS = 315_964_800, 18  # leap seconds since 2017
+
+ROUTE, ODOMETRY = "/planning/reflectdrive/route", "/localization/kinematic_state"
+ACCELERATION, OBJECTS = "/localization/acceleration", "/perception/object_recognition/objects"
+EGO_TOPICS: Mapping[str, tuple[type, bool]] = {  # message class, latched
+    ROUTE: (PathMessage, True),
+    ODOMETRY: (Odometry, False),
+    ACCELERATION: (AccelWithCovarianceStamped, False),
+}
 
 LABELS = {
     "Car": ObjectClassification.CAR,
@@ -138,7 +145,7 @@ class _Event(NamedTuple):
     make: Callable[[], Any]
 
 
-def _recording(name: str, topics: dict[str, tuple[type, bool]], events: list[_Event]) -> DemoRecording:
+def _recording(name: str, topics: Mapping[str, tuple[type, bool]], events: list[_Event]) -> DemoRecording:
     """`topics`: name -> (message class, latched); at equal stamps messages come in the order of this table."""
     rank = {topic: index for index, topic in enumerate(topics)}
     ordered = sorted(events, key=lambda event: (event.stamp_ns, rank[event.topic]))
@@ -165,31 +172,15 @@ def _pandaset(folder: Path, data: Mapping[str, Array]) -> DemoRecording:
     camera_stamps = {name: _stamps(data["t_unix0"], data[f"{c}_t"]) for name, c in PANDASET_CAMERAS.items()}
     begin = min(stamps[0], *(camera_stamps[name][0] for name in PANDASET_CAMERAS))
 
-    topics: dict[str, tuple[type, bool]] = {
-        "/tf_static": (TFMessage, True),
-        "/planning/reflectdrive/route": (PathMessage, True),
-        "/localization/kinematic_state": (Odometry, False),
-        "/localization/acceleration": (AccelWithCovarianceStamped, False),
-        "/perception/object_recognition/objects": (PredictedObjects, False),
-    }
-    events = [
-        _Event(begin, "/tf_static", partial(camera_mounts, begin, base_from_camera)),
-        _Event(begin, "/planning/reflectdrive/route", partial(_route, begin, map_from_base[:, :3, 3], data["yaw"])),
-    ]
+    topics = {"/tf_static": (TFMessage, True), **EGO_TOPICS, OBJECTS: (PredictedObjects, False)}
     lateral = data["v_forward"] * data["yaw_rate"]  # steady turning; the source measures no lateral acceleration
+    accelerations = np.stack([data["accel_forward"], lateral], axis=1)
     twists = np.stack([data["v_forward"], data["v_left"], data["yaw_rate"]], axis=1)
     velocities = _track_velocities(data)
+    events = [_Event(begin, "/tf_static", partial(camera_mounts, begin, base_from_camera))]
+    events += _ego_events(begin, stamps, map_from_base, data["yaw"], twists, accelerations)
     for i, stamp in enumerate(stamps):
-        forward_left = (data["accel_forward"][i], lateral[i])
-        events += [
-            _Event(stamp, "/localization/kinematic_state", partial(_odometry, stamp, map_from_base[i], twists[i])),
-            _Event(stamp, "/localization/acceleration", partial(acceleration, stamp, forward_left)),
-            _Event(
-                stamp,
-                "/perception/object_recognition/objects",
-                partial(_objects, stamp, data, i, velocities, map_from_base[i]),
-            ),
-        ]
+        events.append(_Event(stamp, OBJECTS, partial(_objects, stamp, data, i, velocities, map_from_base[i])))
     for name, source in PANDASET_CAMERAS.items():
         # Without distortion: the published coefficients are those of the lens, but the published images are rectified.
         # Number plates of parked cars lie 8 to 13 px from the rear of their boxes, with the coefficients 24 to 28 px.
@@ -273,7 +264,7 @@ def _object(data: Mapping[str, Array], row: int, velocity: Array) -> Any:
         (*geometry.rotate(velocity[:2], -yaw), velocity[2]),
         data["cub_lwh"][row],
         np.array([x, y]) + times[:, None] * velocity[:2],
-        Duration(sec=0, nanosec=int(PREDICTION_STEP_S * 1e9)),
+        PREDICTION_STEP_S,
     )
 
 
@@ -305,20 +296,10 @@ def _comma2k19(folder: Path, data: Mapping[str, Array]) -> DemoRecording:
     heights = np.asarray(data["enu_xyz"])[:, 2]
     map_from_base = np.stack([geometry.matrix_from_pose(pose, z) for pose, z in zip(poses, heights, strict=True)])
 
-    topics: dict[str, tuple[type, bool]] = {
-        "/planning/reflectdrive/route": (PathMessage, True),
-        "/localization/kinematic_state": (Odometry, False),
-        "/localization/acceleration": (AccelWithCovarianceStamped, False),
-    }
-    driven = partial(_route, stamps[0], map_from_base[:, :3, 3], yaw)
-    events = [_Event(stamps[0], "/planning/reflectdrive/route", driven)]
-    for i, stamp in enumerate(stamps):
-        twist, forward_left = (speed[i], 0.0, yaw_rate[i]), (forward[i], speed[i] * yaw_rate[i])
-        events += [
-            _Event(stamp, "/localization/kinematic_state", partial(_odometry, stamp, map_from_base[i], twist)),
-            _Event(stamp, "/localization/acceleration", partial(acceleration, stamp, forward_left)),
-        ]
-    return _recording("comma2k19_example", topics, events)
+    twists = np.stack([speed, np.zeros(len(speed)), yaw_rate], axis=1)
+    accelerations = np.stack([forward, speed * yaw_rate], axis=1)
+    events = _ego_events(stamps[0], stamps, map_from_base, yaw, twists, accelerations)
+    return _recording("comma2k19_example", EGO_TOPICS, events)
 
 
 def _moving_mean(values: Array, width: int) -> Array:
@@ -340,6 +321,17 @@ def _stamps(unix0_s: Array, seconds: Array) -> list[int]:
     """Nanoseconds since 1970, from whole and fractional seconds: a double holds Unix time only to 0.2 microseconds."""
     whole, broken = divmod(float(unix0_s), 1.0)
     return [int(whole) * 10**9 + round((broken + float(second)) * 1e9) for second in seconds]
+
+
+def _ego_events(
+    begin: int, stamps: Sequence[int], map_from_base: Array, yaw: Array, twists: Array, accelerations: Array
+) -> list[_Event]:
+    """The route from the start on; odometry and acceleration (forward, left) at each stamp."""
+    events = [_Event(begin, ROUTE, partial(_route, begin, map_from_base[:, :3, 3], yaw))]
+    for stamp, pose, twist, forward_left in zip(stamps, map_from_base, twists, accelerations, strict=True):
+        events.append(_Event(stamp, ODOMETRY, partial(_odometry, stamp, pose, twist)))
+        events.append(_Event(stamp, ACCELERATION, partial(acceleration, stamp, forward_left)))
+    return events
 
 
 def _odometry(stamp: int, map_from_base: Array, twist: Sequence[float] | Array) -> Any:

@@ -92,20 +92,15 @@ def camera_mounts(stamp_ns: int, ego_from_cameras: Mapping[str, Array]) -> TFMes
 
 
 def predicted_object(
-    uuid: bytes,
-    label: int,
-    pose: Pose,
-    twist: Sequence[float],
-    size: Array,
-    positions: Array,
-    step: Duration,
+    uuid: bytes, label: int, pose: Pose, twist: Sequence[float], size: Array, positions: Array, step_s: float
 ) -> PredictedObject:
     """A box with its centre at `pose` in the map; `size` (3,) length, width, height m. `twist` is in the object's own
-    axes. `positions` (P, 2) of its predicted path, which keeps height and heading; as in Autoware the first is the
-    present one.
+    axes. `positions` (P, 2) of its predicted path, `step_s` apart, which keeps height and heading; as in Autoware the
+    first is the present one.
     """
     z, facing = pose.position.z, pose.orientation
-    path = PredictedPath(time_step=step, confidence=1.0)
+    time_step = Duration(sec=int(step_s), nanosec=round(1e9 * (step_s % 1.0)))
+    path = PredictedPath(time_step=time_step, confidence=1.0)
     path.path = [Pose(position=Point(x=x, y=y, z=z), orientation=facing) for x, y in positions.tolist()]
     thing = PredictedObject(existence_probability=1.0)
     thing.object_id.uuid = np.frombuffer(uuid, np.uint8)

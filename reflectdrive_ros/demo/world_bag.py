@@ -56,8 +56,9 @@ def camera_rig(config: Config) -> Sequence[Any]:
 
 def world_recording(world: World, config: Config, seconds: float) -> DemoRecording:
     """The messages on the vehicle's topics while the configured planner drives; can be iterated once."""
-    table = tuple(RecordedTopic(*row) for row in world_messages.recorded_topics(config))
-    names = {topic.key: topic.name for topic in world_messages.car_topics(config)}
+    car = world_messages.car_topics(config)
+    table = tuple(RecordedTopic(topic.name, topic.type, topic.is_latched) for topic in car)
+    names = {topic.key: topic.name for topic in car}
     read = {topic.key for topic in topics.inputs(config)}
     ticks = max(1, round(seconds / TICK_S))
     rig = camera_rig(config)

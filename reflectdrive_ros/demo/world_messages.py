@@ -18,13 +18,11 @@ import numpy as np
 from autoware_map_msgs.msg import LaneletMapBin
 from autoware_perception_msgs.msg import (
     ObjectClassification,
-    PredictedObject,
     PredictedObjects,
     TrafficLightElement,
     TrafficLightGroup,
     TrafficLightGroupArray,
 )
-from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import Point
 from std_msgs.msg import String
 from visualization_msgs.msg import Marker, MarkerArray
@@ -77,6 +75,10 @@ class CarTopic(NamedTuple):
     name: str  # the car's
     type: str
     qos: topics.Qos
+
+    @property
+    def is_latched(self) -> bool:
+        return str(self.qos.value[1]) == "transient_local"
 
 
 MAP = CarTopic("map", "~/input/map", "/map/vector_map", topics.MAP_TYPE, topics.Qos.LATCHED)
@@ -204,32 +206,25 @@ def is_route_current(sent: Array, route: Array, map_from_ego: Array) -> bool:
 
 
 def objects(actors: Actors, stamp_ns: int, map_from_ego: Array, frame: str) -> PredictedObjects:
-    """Agents within PERCEPTION_RANGE_M of the ego."""
+    """Agents within PERCEPTION_RANGE_M of the ego, on the road, at constant velocity."""
     message = PredictedObjects(header=header(stamp_ns, frame))
     gap = np.hypot(*(actors.poses[:, :2] - map_from_ego[:2]).T) if len(actors) else np.zeros(0)
     near = actors.select(np.flatnonzero(gap < PERCEPTION_RANGE_M))
-    message.objects = [
-        predicted_object(int(key), ActorShape(int(shape)), pose, float(speed), size)
-        for key, shape, pose, speed, size in zip(
-            near.ids, near.shapes, near.poses, near.speeds_mps, near.sizes, strict=True
+    for key, shape, (x, y, heading), speed_mps, size in zip(
+        near.ids.tolist(), near.shapes.tolist(), near.poses.tolist(), near.speeds_mps.tolist(), near.sizes, strict=True
+    ):
+        ahead_m = PREDICTION_S * speed_mps
+        thing = sensor_messages.predicted_object(
+            uuid.UUID(int=key & (2**128 - 1)).bytes,
+            LABELS[ActorShape(shape)],
+            sensor_messages.planar_pose(x, y, 0.5 * size[2], heading),
+            (speed_mps, 0.0, 0.0),
+            size,
+            np.array([(x, y), (x + ahead_m * math.cos(heading), y + ahead_m * math.sin(heading))]),
+            PREDICTION_S,
         )
-    ]
+        message.objects.append(thing)
     return message
-
-
-def predicted_object(key: int, shape: ActorShape, pose: Array, speed_mps: float, size: Array) -> PredictedObject:
-    """An actor at constant velocity, on the road: `pose` (3,) its centre in the map, `size` (3,)."""
-    x, y, heading = pose.tolist()
-    way_m = PREDICTION_S * speed_mps
-    return sensor_messages.predicted_object(
-        uuid.UUID(int=key & (2**128 - 1)).bytes,
-        LABELS[shape],
-        sensor_messages.planar_pose(x, y, 0.5 * float(size[2]), heading),
-        (speed_mps, 0.0, 0.0),
-        size,
-        np.array([(x, y), (x + way_m * math.cos(heading), y + way_m * math.sin(heading))]),
-        Duration(sec=PREDICTION_S, nanosec=0),
-    )
 
 
 def traffic_lights(road_map: RoadMap, lamps: Array, stamp_ns: int, map_from_ego: Array) -> TrafficLightGroupArray:
@@ -307,8 +302,3 @@ def plan_from_message(message: Any, map_from_ego: Array, frame: str) -> Plan:
     except ValueError as fault:
         raise BadMessage(f"the trajectory cannot be followed: {fault}") from None
     return Plan(convert.stamp_ns(message.header), map_from_ego, trajectory)
-
-
-def recorded_topics(config: Config) -> list[tuple[str, str, bool]]:
-    """(name, type, latched) of the car's topics, for a bag."""
-    return [(topic.name, topic.type, str(topic.qos.value[1]) == "transient_local") for topic in car_topics(config)]

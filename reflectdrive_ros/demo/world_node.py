@@ -46,26 +46,18 @@ from ..ros.plan_publisher import qos_profile
 from ..ros.processes import dds_profile, full_topic_name, sender_qos, wait_for_planner
 from ..ros.topics import NODE_NAME, message_class
 from . import world_bag, world_messages
+from .world_bag import TICK_S
 
 if TYPE_CHECKING:
     from ..sim.drive_log import Event
     from ..sim.world import World
 
-TICK_S = 0.1
 LOCK_STEP_S = 2.0  # the longest that a tick waits for its plan
 INTRODUCTION_S = 0.3
 ODOMETRY_DELAY_S = 0.02  # after the objects of the same instant, without cameras
 MAP_TIMEOUT_S = 60.0  # of reading the map; on a busy machine it takes some seconds
 SPIN_S = 0.5  # the longest wait of the topics' thread for a message
 MAX_POSES = 100  # poses of the ego that a plan may still refer to
-
-
-@dataclass(frozen=True)
-class Pacing:
-    """How simulated time follows ours."""
-
-    lock_step: bool = False  # each tick waits for its own plan, up to LOCK_STEP_S
-    real_time: bool = True  # never faster than time itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +89,6 @@ class WorldNode(Node):
         """
         super().__init__("world", context=context)
         self.world = world
-        self.refused = 0  # plans that could not be followed
         self._config, self._rig, self._record = config, rig, record
         self._sender = world_messages.Sender(config.output.map_frame)
         self._egos: dict[int, Array] = {}
@@ -120,8 +111,8 @@ class WorldNode(Node):
             self.create_subscription(DiagnosticArray, "/diagnostics", self._note_map, qos_profile(topics.Qos.LIST))
         self.create_subscription(TrajectoryMessage, trajectory_topic, self._take, qos_profile(topics.Qos.NEWEST))
         if record is not None:
-            for name, kind, latched in world_messages.recorded_topics(config):
-                record.add_topic(name, kind, latched=latched)
+            for topic in car:
+                record.add_topic(topic.name, topic.type, latched=topic.is_latched)
 
     def _take(self, message: TrajectoryMessage) -> None:
         stamp_ns = convert.stamp_ns(message.header)
@@ -131,7 +122,6 @@ class WorldNode(Node):
         try:
             plan = world_messages.plan_from_message(message, map_from_ego, self._config.output.map_frame)
         except BadMessage as fault:
-            self.refused += 1
             self.get_logger().warning(printable_line(str(fault)), throttle_duration_sec=1.0)
             return
         with self._arrived:
@@ -143,18 +133,21 @@ class WorldNode(Node):
         if any(line.name.endswith(": map") and line.level == DiagnosticStatus.OK for line in message.status):
             self._map_is_read.set()
 
-    def drive(self, seconds: float | None, pace: Pacing) -> Iterator[WorldStep]:
-        """Moments until `seconds` of simulated time are over; without end for None."""
+    def drive(self, seconds: float | None, *, lock_step: bool = False, real_time: bool = True) -> Iterator[WorldStep]:
+        """Moments until `seconds` of simulated time are over; without end for None.
+
+        `lock_step`: each tick waits for its own plan, up to LOCK_STEP_S. `real_time`: never faster than time itself.
+        """
         self.introduce()
         begin_ns, self._due = self.world.stamp_ns, time.perf_counter()
         events: tuple[Event, ...] = ()
         while seconds is None or self.world.stamp_ns - begin_ns < seconds * 1e9 - 1:
-            moment = self._moment(pace, events)
+            moment = self._moment(events, lock_step, real_time)
             yield moment
             events = self.world.step(moment.plan, TICK_S)
 
-    def _moment(self, pace: Pacing, events: tuple[Event, ...]) -> WorldStep:
-        """Publishes the present instant, and waits as the pacing requires."""
+    def _moment(self, events: tuple[Event, ...], lock_step: bool, real_time: bool) -> WorldStep:
+        """Publishes the present instant, and waits as `drive` says."""
         stamp_ns = self.world.stamp_ns
         self._egos[stamp_ns] = self.world.ego.map_from_ego
         while len(self._egos) > MAX_POSES:
@@ -167,10 +160,10 @@ class WorldNode(Node):
         self._send([odometry])
         if self._rig:  # published last: an image that arrived before its odometry would be planned without it
             self._send(self._sender.images(self.world.render_images(self._rig)))
-        if pace.lock_step:
+        if lock_step:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._plan is not None and self._plan.stamp_ns >= stamp_ns, LOCK_STEP_S)
-        if pace.real_time:
+        if real_time:
             self._due = max(self._due + TICK_S, time.perf_counter() - TICK_S)  # what was lost is not caught up
             time.sleep(max(0.0, self._due - time.perf_counter()))
         with self._arrived:
@@ -273,18 +266,18 @@ def main(args: list[str] | None = None) -> int:
                 world, config, world_bag.camera_rig(config), context=context, trajectory_topic=parsed.trajectory
             )
             with spin_in_background(node, context=context):
-                run(node, parsed.seconds, Pacing(lock_step=parsed.lock_step))
+                run(node, parsed.seconds, parsed.lock_step)
     except UserError as fault:
         sys.stderr.write(printable(f"world: {fault}\n"))
         return 2
     return 0
 
 
-def run(node: WorldNode, seconds: float | None, pace: Pacing) -> None:
+def run(node: WorldNode, seconds: float | None, lock_step: bool) -> None:
     """Drives, and prints events and the real-time factor."""
     node.get_logger().info(f"the world is {printable_name(node.world.road_map.name)}")
     reported_s, since_ns, plans = time.perf_counter(), node.world.stamp_ns, 0
-    for moment in node.drive(seconds, pace):
+    for moment in node.drive(seconds, lock_step=lock_step):
         plans += moment.fresh
         for event in moment.events:
             node.get_logger().info(event.text)

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
@@ -57,17 +56,9 @@ class Session:
 class PlannerDriver(BaseDriver):
     """`config.planner` for the sessions of a server."""
 
-    name = "reflectdrive"
-
-    def __init__(
-        self,
-        config: Config,
-        network: AnyNetwork | None,
-        deadline_s: float,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, config: Config, network: AnyNetwork | None, deadline_s: float) -> None:
         self.name = f"reflectdrive-{config.planner}"
-        self._config, self._network, self._deadline_s, self._clock = config, network, deadline_s, clock
+        self._config, self._network, self._deadline_s = config, network, deadline_s
         self._rig: tuple[Camera, ...] = tuple(camera_rig(network)) if needs_cameras(config) else ()
         self._sessions: dict[str, Session] = {}
         self._network_lock = threading.Lock()
@@ -111,7 +102,7 @@ class PlannerDriver(BaseDriver):
             )
         if self._rig and max(view.coverage for view in views) < MIN_COVERAGE:
             raise BadInput("no declared camera sees what the network's cameras see: check rig_to_camera")
-        self._sessions[session.uuid] = Session(Engine(self._config, self._clock, network=self._network), views)
+        self._sessions[session.uuid] = Session(Engine(self._config, time.perf_counter, network=self._network), views)
         self._count("sessions")
 
     def on_session_close(self, session: SessionState) -> None:

@@ -34,6 +34,17 @@ def tile(value: str, unit: str, meaning: str) -> str:
     return f'<div class="tile"><b>{html.escape(value)}{small}</b><i>{html.escape(meaning)}</i></div>'
 
 
+def vehicle_size(vehicle: Any) -> dict[str, float]:
+    """The ego's box (VehicleConfig) as the pages draw it."""
+    return {"length": vehicle.length_m, "width": vehicle.width_m, "offset": vehicle.rear_axle_to_center_m}
+
+
+def agent_rows(agents: Any) -> list[list[float]]:
+    """x, y, heading, length, width, kind of each of some Agents."""
+    boxes = zip(round_list(agents.poses, 2), round_list(agents.sizes, 2), agents.kinds.tolist(), strict=True)
+    return [[*pose, *size, kind] for pose, size, kind in boxes]
+
+
 def round_list(values: Any, digits: int) -> Any:
     """Nested lists of the numbers of an array, for the JSON of a page."""
     return np.round(np.asarray(values, float), digits).tolist()

@@ -26,9 +26,10 @@ from ..ros.candidates import CandidateMessages
 from ..ros.check_core import CandidateResult, CheckCore, CheckedMessage
 from ..runtime.engine import NO_DEADLINE_MS
 from ..scoring.simulate import HORIZON_S
-from .counters import MessageCounter, OnDiagnostics, PublishedPlan
+from .counters import MessageCounter, OnDiagnostics, OnProgress, PublishedPlan
 from .plan_measures import SCORES, number_cell, write_csv
 from .record import no_alternatives, poses_at_score_times
+from .recorded_world import BagSlice
 
 CANDIDATES_FILE = "candidates.csv"
 TRAJECTORY_MESSAGE = next(topic.type for topic in topics.OUTPUTS if topic.key == "trajectory")
@@ -75,29 +76,21 @@ class CandidateReplay:
         )
 
     def plans(
-        self,
-        reader: BagReader,
-        sources: Mapping[str, str],
-        config: Config,
-        stop_ns: int,
-        route: Any | None,
-        on_progress: Callable[[float], None],
-        unsent: OnDiagnostics,
+        self, part: BagSlice, config: Config, route: Any | None, on_progress: OnProgress, unsent: OnDiagnostics
     ) -> Iterator[PublishedPlan]:
         """The best of each message, in order. `route`: a nav_msgs/Path instead of the route of the bag. `unsent`
         receives the diagnostics of each message without a checked candidate."""
         core = CheckCore(replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS)), time.perf_counter)
         if route is not None:
             core.inputs.store.put("route", route, 0)
-        keys = {name: key for key, name in sources.items()}
-        length_ns, count = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1), 0
-        for message in reader.messages([*keys, self.topic], stop_ns=stop_ns):
+        count = 0
+        for key, message in replace(part, sources={**part.sources, "candidates": self.topic}).inputs():
             now_ns = message.received_ns
-            if message.topic != self.topic:
-                core.receive(keys[message.topic], message.data, now_ns, message.layout)
+            if key != "candidates":
+                core.receive(key, message.data, now_ns, message.layout)
                 continue
             core.inputs.wait_idle()
-            on_progress((now_ns - reader.start_ns) / length_ns)
+            on_progress(part.share(now_ns))
             self.messages += 1
             start_s = time.perf_counter()
             checked = self._check(core, message.data, now_ns)

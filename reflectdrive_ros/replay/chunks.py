@@ -37,6 +37,7 @@ from .record import (
     ReplayFrame,
     ReplayRecord,
     interpolate_driven_path,
+    measure_plans,
     stage_times,
 )
 from .recorded_world import (
@@ -45,7 +46,6 @@ from .recorded_world import (
     build_frames,
     drivable_grids,
     find_map,
-    front_image_stamp_ns,
     read_odometry,
     read_routes,
     read_sightings,
@@ -148,9 +148,9 @@ class ReplayChunks:
         image_stamps_ns = {}
         for k, plan in enumerate(plans):
             self._imaged.add(self._plans + k)
-            stamp_ns = front_image_stamp_ns(plan) if self._with_images else None
-            if (self._plans + k) % self._imaged.stride == 0 and stamp_ns is not None:
-                image_stamps_ns[k] = stamp_ns
+            age_s = plan.status.age_of_image if self._with_images else np.nan  # of the front image; NaN: it used none
+            if (self._plans + k) % self._imaged.stride == 0 and np.isfinite(age_s):
+                image_stamps_ns[k] = plan.stamp_ns - round(age_s * 1e9)
         images = self._cameras.images(part, image_stamps_ns) if image_stamps_ns else {}
         stamps = sorted(egos)
         path = replace(
@@ -173,12 +173,8 @@ class ReplayChunks:
             scores = scored.plans
             self.alternatives |= {self._plans + k: values for k, values in scored.alternatives.items()}
             self._scored_ns = max((chunk.frames[k].stamp_ns for k in scored.alternatives), default=self._scored_ns)
-        before = [] if self._last is None else [self._last]  # a plan is also compared with the one before it
-        unknown = np.full(len(before), np.nan)
-        scores = {name: np.concatenate([unknown, values]) for name, values in scores.items()}
-        measures = replace(chunk, frames=[*before, *chunk.frames], scores=scores).plans.measures
+        self._measures.append(measure_plans(replace(chunk, scores=scores), self._last))
         self._last = chunk.frames[-1]
-        self._measures.append(plan_measures.drop_before(measures, len(before)))
         for stage, values in stage_times(chunk.frames).items():
             self._timings.setdefault(stage, []).append(values)
 

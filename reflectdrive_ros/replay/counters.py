@@ -17,6 +17,7 @@ from ..ros.inputs.channel import InputStatus, Level
 from .record import no_alternatives
 
 MESSAGES_MAX = 20  # reported per kind
+OnProgress = Callable[[float], None]  # receives the share of a bag that is done, 0..1
 OnDiagnostics = Callable[[Iterable[InputStatus]], None]  # receives the diagnostics of a step without a plan
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 

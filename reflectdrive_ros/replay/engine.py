@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import resource
 import shutil
@@ -12,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,9 +34,10 @@ from ..runtime.prefetch import PREFETCH_DEPTH
 from .bag_topics import ambiguous_choices, map_topics, recorded_sources
 from .candidates import CANDIDATES_FILE, CandidateReplay, write_rows
 from .chunks import ReplayChunks
-from .counters import OnDiagnostics, PublishedPlan, ReplayCounters
+from .counters import OnDiagnostics, OnProgress, PublishedPlan, ReplayCounters
 from .plan_measures import PLANS_FILE, write_measures
 from .record import ReplayRecord, summary
+from .recorded_world import BagSlice
 from .report import write_report
 
 SWITCH_INTERVAL_S = 0.0005  # of Python threads; with the default of 5 ms a core waits that long for work
@@ -75,12 +75,7 @@ class ReplayOptions:
 
 
 def replay_bag(
-    bag: Path,
-    out: Path,
-    options: ReplayOptions,
-    config: Config,
-    errors: Console,
-    on_progress: Callable[[float], None],
+    bag: Path, out: Path, options: ReplayOptions, config: Config, errors: Console, on_progress: OnProgress
 ) -> ReplayRecord:
     """Replays a bag and writes its plans into `out`; returns the record. `on_progress` receives the share done."""
     start_s = time.perf_counter()
@@ -100,20 +95,20 @@ def replay_bag(
         tally = ReplayCounters(config.engine.deadline_ms)
         out.mkdir(parents=True, exist_ok=True)
         stop_ns = reader.end_ns + 1 if options.duration is None else reader.start_ns + round(options.duration * 1e9)
-        route, path = b"", None
+        part, route, path = BagSlice(reader, sources, stop_ns=stop_ns), b"", None
         if is_driven:
-            route = plan_messages.route_path(recorded_path(reader, sources, config), config.output.map_frame)
+            route = plan_messages.route_path(recorded_path(part, config), config.output.map_frame)
             path = definitions.read(route, topics.ROUTE_TYPES["path"])
         plans: Iterable[PublishedPlan]
         unsent = tally.count_diagnostics
         if checked is not None:
-            plans = checked.plans(reader, sources, config, stop_ns, path, on_progress, unsent)
+            plans = checked.plans(part, config, path, on_progress, unsent)
         elif options.node:
             from .node import replay_node
 
-            plans = replay_node(reader, sources, config, stop_ns, options.rate, route, out, errors, unsent)
+            plans = replay_node(part, config, options.rate, route, out, errors, unsent)
         else:
-            plans = replay_engine(reader, sources, config, stop_ns, path, on_progress, unsent)
+            plans = replay_engine(part, config, path, on_progress, unsent)
         for name in RESULT_FILES:  # of an earlier replay: they do not belong to the plans that come now
             (out / name).unlink(missing_ok=True)
         chunks = ReplayChunks(again, recorded_sources(reader) | sources, config, with_images=not options.no_report)
@@ -135,7 +130,7 @@ def replay_bag(
             "topics": mapping.details(),
             **tally.details(),
             "planning_s": round(planning_s, 3),
-            "realtime_factor": round((min(stop_ns, reader.end_ns) - reader.start_ns) * 1e-9 / planning_s, 2),
+            "realtime_factor": round((part.end_ns - reader.start_ns) * 1e-9 / planning_s, 2),
             "notice": reader.notice,
             **provenance(weights_sha256=cli_args.weights_of(config, [config.planner])),
         }
@@ -144,7 +139,7 @@ def replay_bag(
             write_rows(rows, out / CANDIDATES_FILE)
             details["candidates"] = checked.numbers(rows)
         details["wall_s"] = round(time.perf_counter() - start_s, 3)  # plans were written and measured, too
-        return dataclasses.replace(record, planner=options.planner_of(config), details=details)
+        return replace(record, planner=options.planner_of(config), details=details)
 
 
 def write_results(record: ReplayRecord, out: Path, options: ReplayOptions, copy: Path | None) -> dict[str, Any]:
@@ -164,19 +159,13 @@ def write_results(record: ReplayRecord, out: Path, options: ReplayOptions, copy:
 
 
 def replay_engine(
-    reader: BagReader,
-    sources: dict[str, str],
-    config: Config,
-    stop_ns: int,
-    route: Any | None,
-    on_progress: Callable[[float], None],
-    unsent: OnDiagnostics,
+    part: BagSlice, config: Config, route: Any | None, on_progress: OnProgress, unsent: OnDiagnostics
 ) -> Iterator[PublishedPlan]:
     """All plans of a bag in order; deterministic. `route`: a nav_msgs/Path instead of the route of the bag.
 
     `unsent` receives the diagnostics of each step without a plan, or the final ones if no step was due.
     """
-    engine_config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, deadline_ms=NO_DEADLINE_MS))
+    engine_config = replace(config, engine=replace(config.engine, deadline_ms=NO_DEADLINE_MS))
     core = PlanningCore(
         engine_config, time.perf_counter, Engine(engine_config, time.perf_counter, prefetch_scenes=True)
     )
@@ -185,7 +174,7 @@ def replay_engine(
     count, steps, before = 0, 0, sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        for due_step in prefetch_items(due_steps(core, reader, sources, stop_ns, on_progress, unsent), PREFETCH_DEPTH):
+        for due_step in prefetch_items(due_steps(core, part, on_progress, unsent), PREFETCH_DEPTH):
             steps += 1
             if sent := publish_plan(core, due_step, config, count + 1):
                 count += 1
@@ -193,7 +182,7 @@ def replay_engine(
             else:
                 unsent(due_step.statuses)
         if not steps:
-            unsent(core.statuses(min(stop_ns, reader.end_ns)))
+            unsent(core.statuses(part.end_ns))
     finally:
         sys.setswitchinterval(before)
 
@@ -206,27 +195,18 @@ class DueStep(NamedTuple):
     now_ns: int
 
 
-def due_steps(
-    core: PlanningCore,
-    reader: BagReader,
-    sources: dict[str, str],
-    stop_ns: int,
-    on_progress: Callable[[float], None],
-    damaged: OnDiagnostics,
-) -> Iterator[DueStep]:
+def due_steps(core: PlanningCore, part: BagSlice, on_progress: OnProgress, damaged: OnDiagnostics) -> Iterator[DueStep]:
     """The inputs of each due step, from the messages of a bag in order. `damaged` receives skipped messages."""
-    keys = {name: key for key, name in sources.items()}
-    length_ns = max(min(stop_ns, reader.end_ns) - reader.start_ns, 1)
-    for message in reader.messages(keys, stop_ns=stop_ns):
+    for key, message in part.inputs():
         now_ns = message.received_ns
         try:
-            core.put(keys[message.topic], message.message(), now_ns)
+            core.put(key, message.message(), now_ns)
         except BadMessage as fault:
-            damaged([InputStatus(keys[message.topic], Level.ERROR, f"left out: {fault}", {})])
+            damaged([InputStatus(key, Level.ERROR, f"left out: {fault}", {})])
         if core.due(now_ns):
             core.wait_idle()
             yield DueStep(core.collect_inputs(now_ns), tuple(core.inputs.statuses(now_ns)), now_ns)
-            on_progress((now_ns - reader.start_ns) / length_ns)
+            on_progress(part.share(now_ns))
 
 
 def prefetch_items(items: Iterator[Item], most: int) -> Iterator[Item]:
@@ -258,16 +238,12 @@ def publish_plan(core: PlanningCore, due_step: DueStep, config: Config, number: 
     return PublishedPlan(plan.stamp_ns, points, status, step.timings_ms, statuses, due_step.now_ns, plan.trace)
 
 
-def recorded_path(reader: BagReader, sources: dict[str, str], config: Config) -> Array:
+def recorded_path(part: BagSlice, config: Config) -> Array:
     """(M, 3) poses of the recorded path in the map frame, one per metre."""
     from ..ros import convert
 
     poses: list[Array] = []
-    for message in reader.messages([sources["odometry"]]):
-        try:
-            odometry = message.message()
-        except BadMessage:  # damaged
-            continue
+    for _, odometry in replace(part, stop_ns=None).messages("odometry"):
         try:
             pose = convert.ego_state(odometry, config.output.map_frame).map_from_ego
         except BadMessage as fault:

@@ -257,7 +257,7 @@ def aggregate(
         "planner": options.planner_of(config),
         "model_sha256": config.model.sha256,
         **plan_measures.numbers(total),
-        "latency_ms": plan_measures.latency(total),
+        "latency_ms": {"total": plan_measures.percentiles(total.latency_ms)},
         "duration_s": round(sum(one["duration_s"] for one in results), 3),
         "mode": options.mode,
         "deadline_ms": config.engine.deadline_ms,

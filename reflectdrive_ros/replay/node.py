@@ -29,13 +29,13 @@ from rosgraph_msgs.msg import Clock
 from ..core.config import Config
 from ..infra.progress import ShownProgress
 from ..ros import convert, outputs, plan_messages, topics
-from ..ros.bag import BagReader
 from ..ros.inputs.channel import InputStatus, Level
 from ..ros.node_process import start_ros
 from ..ros.plan_publisher import qos_profile
 from ..ros.processes import full_topic_name, isolated_environment, running_node, sender_qos, wait_for_planner
 from ..ros.topics import message_class
 from .counters import OnDiagnostics, PublishedPlan
+from .recorded_world import BagSlice
 
 MAP_TIMEOUT_S = 60.0  # of reading the map
 LAST_PLAN_S = 1.0  # time in which the node may still publish after the last message
@@ -87,10 +87,7 @@ class Harness:
             self._executor.spin()
 
     def _collecting(self, key: str) -> Any:
-        def collect(message: Any) -> None:
-            self._keep(key, time.perf_counter(), message)
-
-        return collect
+        return lambda message: self._keep(key, time.perf_counter(), message)
 
     def wait_for_node(self, process: subprocess.Popen, log: Path) -> None:
         """As `wait_for_planner`, of this side's publishers."""
@@ -175,10 +172,8 @@ def published_plan(
 
 
 def replay_node(
-    reader: BagReader,
-    sources: dict[str, str],
+    part: BagSlice,
     config: Config,
-    stop_ns: int,
     rate: float,
     route: bytes,
     out: Path,
@@ -194,6 +189,7 @@ def replay_node(
     The node's messages are spooled to a file until the bag has ended, because measuring plans meanwhile would compete
     with the node for the processor.
     """
+    reader, sources = part.reader, part.sources
     reader.require_installed(sources.values())
     log = out / "node.log"
     with tempfile.TemporaryFile(dir=out) as file:
@@ -209,22 +205,22 @@ def replay_node(
         try:
             with running_node(config, {}, log) as process:
                 harness.wait_for_node(process, log)
-                if "map" in sources and not send_map(reader, sources["map"], harness, map_is_read):
+                if "map" in sources and not send_map(part, harness, map_is_read):
                     errors.print(f"the node has not read the map within {MAP_TIMEOUT_S:.0f} s: see {log}")
                 if route:
                     harness.inputs["route"].publish(route)
                 began_s = time.perf_counter()
                 is_playing.set()
-                play(reader, sources, harness, stop_ns, rate, errors)
+                play(part, harness, rate, errors)
                 time.sleep(LAST_PLAN_S)
         finally:
             harness.close()
         yield from assemble_plans(spool, lambda at_s: reader.start_ns + int((at_s - began_s) * rate * 1e9), unsent)
 
 
-def send_map(reader: BagReader, topic: str, harness: Harness, is_read: threading.Event) -> bool:
+def send_map(part: BagSlice, harness: Harness, is_read: threading.Event) -> bool:
     """Sends the first map of a bag, and waits until `is_read` is set; whether that was within MAP_TIMEOUT_S."""
-    for message in reader.messages([topic]):
+    for message in part.reader.messages([part.sources["map"]]):
         harness.inputs["map"].publish(message.data)
         return is_read.wait(MAP_TIMEOUT_S)
     return True
@@ -294,18 +290,16 @@ def assemble_plans(
         yield from take_plan(stamp, **({"diagnostics": diagnostics} if stamp == last else {}))
 
 
-def play(
-    reader: BagReader, sources: dict[str, str], harness: Harness, stop_ns: int, rate: float, errors: Console
-) -> None:
+def play(part: BagSlice, harness: Harness, rate: float, errors: Console) -> None:
     """Publish the bag's messages at their times; /clock runs along at 100 Hz."""
-    keys = {name: key for key, name in sources.items()}
-    began, clock_ns = time.perf_counter(), reader.start_ns
+    began, start_ns = time.perf_counter(), part.reader.start_ns
+    clock_ns = start_ns
     harness.publish_clock(clock_ns)
     with ShownProgress(errors) as progress:
-        task = progress.add_task("playing to the node", total=max(stop_ns - reader.start_ns, 1))
-        for message in reader.messages(keys, stop_ns=stop_ns):
+        task = progress.add_task("playing to the node", total=1.0)
+        for key, message in part.inputs():
             while True:
-                now_ns = reader.start_ns + int((time.perf_counter() - began) * rate * 1e9)
+                now_ns = start_ns + int((time.perf_counter() - began) * rate * 1e9)
                 if now_ns - clock_ns >= CLOCK_PERIOD_S * 1e9:
                     clock_ns = min(now_ns, message.received_ns)
                     harness.publish_clock(clock_ns)
@@ -313,8 +307,8 @@ def play(
                 if ahead_s <= 0:
                     break
                 time.sleep(min(ahead_s, CLOCK_PERIOD_S / rate))
-            harness.inputs[keys[message.topic]].publish(message.data)
-            progress.update(task, completed=message.received_ns - reader.start_ns)
+            harness.inputs[key].publish(message.data)
+            progress.update(task, completed=part.share(message.received_ns))
     for step in range(1, int(LAST_PLAN_S / CLOCK_PERIOD_S / 4)):
         harness.publish_clock(clock_ns + step * int(CLOCK_PERIOD_S * 1e9))
         time.sleep(CLOCK_PERIOD_S)

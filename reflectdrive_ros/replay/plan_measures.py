@@ -75,11 +75,6 @@ def concat_measures(parts: Sequence[PlanMeasures]) -> PlanMeasures:
     return PlanMeasures(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def drop_before(measures: PlanMeasures, first: int) -> PlanMeasures:
-    """Without the plans before the first."""
-    return PlanMeasures(**{entry.name: getattr(measures, entry.name)[first:] for entry in fields(PlanMeasures)})
-
-
 def numbers(measures: PlanMeasures) -> dict[str, Any]:
     """Counts, means and percentiles over all plans, ready for JSON; None if no plan has the measure.
 
@@ -102,10 +97,9 @@ def numbers(measures: PlanMeasures) -> dict[str, Any]:
     }
 
 
-def latency(measures: PlanMeasures) -> dict[str, dict[str, float | None]]:
-    """p50, p99 and maximum of the engine's step, in the form of a summary's stages."""
-    values = measures.latency_ms
-    return {"total": {name: _percentile(values, at) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}}
+def percentiles(values: Array) -> dict[str, float | None]:
+    """p50, p99 and maximum, ready for JSON."""
+    return {name: _percentile(values, at) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}
 
 
 def _mean(values: Array) -> float | None:

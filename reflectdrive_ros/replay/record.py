@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -184,7 +183,7 @@ class ReplayRecord:
     @cached_property
     def plans(self) -> AllPlans:
         """Measures of each plan; cached, because each plan is simulated."""
-        return self.counted or AllPlans(_measures(self), stage_times(self.frames))
+        return self.counted or AllPlans(measure_plans(self), stage_times(self.frames))
 
 
 def interpolate_driven_path(record: ReplayRecord, stamps_ns: Array) -> Array:
@@ -213,35 +212,28 @@ def summary(record: ReplayRecord) -> dict[str, Any]:
         "duration_s": round(span_s, 3),
         "rates": {"plans_hz": round((len(stamps) - 1) / span_s, 3) if span_s > 0 else None},
         **plan_measures.numbers(measures),
-        "latency_ms": {stage: _percentiles(times_ms) for stage, times_ms in record.plans.timings_ms.items()},
+        "latency_ms": {stage: plan_measures.percentiles(times) for stage, times in record.plans.timings_ms.items()},
         **({} if record.drive is None else {"world": dict(record.drive.numbers)}),
         **record.details,
     }
 
 
-def _measures(record: ReplayRecord) -> PlanMeasures:
+def measure_plans(record: ReplayRecord, before: ReplayFrame | None = None) -> PlanMeasures:
+    """The measures of each plan. `before`: the plan published before the first, which that is compared with."""
     frames, nan = record.frames, float("nan")
-    errors = [_displacements(record, frame) for frame in frames]
-    shifts = [None, *(_shift(one, two) for one, two in pairwise(frames))][: len(frames)]
+    errors = np.array([_displacements(record, frame) for frame in frames]).reshape(-1, len(COMPARISON_TIMES_S))
+    pairs = zip([before, *frames], frames, strict=False)
     return PlanMeasures(
         stamp_ns=np.array([frame.stamp_ns for frame in frames], np.int64),
-        ade_m=np.array([nan if error is None else error.mean() for error in errors]),
-        fde_m=np.array([nan if error is None else error[-1] for error in errors]),
-        lateral_shift_m=np.array([nan if shift is None else shift for shift in shifts]),
+        ade_m=errors.mean(axis=1),
+        fde_m=errors[:, -1],
+        lateral_shift_m=np.array([nan if earlier is None else _shift(earlier, later) for earlier, later in pairs]),
         comfortable=_comfortable(frames, record.vehicle),
         verdict=np.array([frame.verdict for frame in frames], np.int64),
         source=np.array([frame.source for frame in frames], np.int64),
         latency_ms=np.array([frame.timings_ms.get("total", nan) for frame in frames]),
         **{name: record.scores.get(name, np.full(len(frames), nan)) for name in plan_measures.SCORES},
     )
-
-
-def _round(value: Any) -> float:
-    return round(float(value), 4)
-
-
-def _percentiles(values: Array) -> dict[str, float]:
-    return {name: _round(np.percentile(values, at)) for name, at in (("p50", 50), ("p99", 99), ("max", 100))}
 
 
 def stage_times(frames: Sequence[ReplayFrame]) -> dict[str, Array]:
@@ -254,27 +246,28 @@ def stage_times(frames: Sequence[ReplayFrame]) -> dict[str, Array]:
     return {stage: np.array(values) for stage, values in times.items()}
 
 
-def _displacements(record: ReplayRecord, frame: ReplayFrame) -> Array | None:
-    """(8,) metres between plan and driven path at `COMPARISON_TIMES_S`; None when either ends sooner."""
+def _displacements(record: ReplayRecord, frame: ReplayFrame) -> Array:
+    """(8,) metres between plan and driven path at `COMPARISON_TIMES_S`; NaN when either ends sooner."""
+    unknown = np.full(len(COMPARISON_TIMES_S), np.nan)
     times = frame.dt_s * np.arange(1, len(frame.plan_poses) + 1)
     stamps = frame.stamp_ns + np.round(COMPARISON_TIMES_S * 1e9).astype(np.int64)
     if len(record.driven_path) < 2 or len(times) == 0 or times[-1] < COMPARISON_TIMES_S[-1] - 1e-6:
-        return None
+        return unknown
     if stamps[-1] > record.driven_stamps_ns[-1] or frame.stamp_ns < record.driven_stamps_ns[0]:
-        return None
+        return unknown
     knots, poses = np.concatenate([[0.0], times]), np.concatenate([frame.map_from_ego[None], frame.plan_poses])
     planned = np.stack([np.interp(COMPARISON_TIMES_S, knots, poses[:, axis]) for axis in (0, 1)], axis=-1)
     return np.asarray(np.linalg.norm(planned - interpolate_driven_path(record, stamps)[:, :2], axis=1))
 
 
-def _shift(before: ReplayFrame, after: ReplayFrame) -> float | None:
-    """The largest lateral distance of the later plan from the earlier one, where they overlap longitudinally."""
+def _shift(before: ReplayFrame, after: ReplayFrame) -> float:
+    """The largest lateral distance of the later plan from the earlier one; NaN where they do not overlap."""
     line = geometry.distinct_points(np.concatenate([before.map_from_ego[None], before.plan_poses]), 1e-3)
     if len(line) < 2 or geometry.arc_lengths(line)[-1] < MIN_PLAN_LENGTH_M or len(after.plan_poses) == 0:
-        return None
+        return float("nan")
     along, lateral = geometry.project(line, after.plan_poses[:, :2])
     overlaps = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
-    return float(np.abs(lateral[overlaps]).max()) if overlaps.any() else None
+    return float(np.abs(lateral[overlaps]).max()) if overlaps.any() else float("nan")
 
 
 def _comfortable(frames: Sequence[ReplayFrame], vehicle: VehicleConfig) -> Array:

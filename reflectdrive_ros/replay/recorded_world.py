@@ -5,10 +5,11 @@ A bag may exceed memory, so it is read in slices around the plans of a chunk.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import cv2
@@ -25,7 +26,7 @@ from ..maps.lanelet_map import LaneletMap
 from ..maps.vector_map import VectorMap
 from ..planning.corrections import draft_and_corrections
 from ..ros import convert, image_decoding, plan_messages, rotations
-from ..ros.bag import BagReader
+from ..ros.bag import BagMessage, BagReader
 from .counters import PublishedPlan
 from .record import Diagnostic, ReplayFrame, ReplayImage
 from .scores import MAX_SIGHTING_AGE_NS, ObjectSighting
@@ -49,6 +50,21 @@ class BagSlice:
             with suppress(BadMessage):  # the diagnostics report it
                 yield entry.received_ns, entry.message()
 
+    def inputs(self) -> Iterator[tuple[str, BagMessage]]:
+        """Input and message of all sources, in the order received."""
+        keys = {name: key for key, name in self.sources.items()}
+        for entry in self.reader.messages(keys, self.start_ns, self.stop_ns):
+            yield keys[entry.topic], entry
+
+    @property
+    def end_ns(self) -> int:
+        """Of the bag, or of the slice if that ends before."""
+        return self.reader.end_ns if self.stop_ns is None else min(self.stop_ns, self.reader.end_ns)
+
+    def share(self, now_ns: int) -> float:
+        """0..1 of the time from the start of the bag to `end_ns`."""
+        return (now_ns - self.reader.start_ns) / max(self.end_ns - self.reader.start_ns, 1)
+
 
 def build_frames(
     sent: Sequence[PublishedPlan],
@@ -67,9 +83,39 @@ def build_frames(
     agents, accelerations = _agents(sightings, stamps), _accelerations(part, config, stamps)
     frames = []
     for k, item in enumerate(sent):
-        ego, plane = egos[stamps[k]]
-        ego = replace(ego, acceleration_mps2=accelerations[k])
-        frames.append(_frame(item, ego, plane, agents[k], images.get(k, ()), layout))
+        (ego, plane), status, is_plan = egos[stamps[k]], item.status, plan_messages.is_ahead(item.points)
+        points, driven = item.points[is_plan], item.points[~is_plan]
+        draft, changes = draft_and_corrections(item.trace, layout)
+        quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
+        frame = ReplayFrame(
+            stamp_ns=item.stamp_ns,
+            map_from_ego=ego.map_from_ego,
+            speed_mps=ego.speed_mps,
+            plan_poses=plan_messages.planar_poses(points),
+            plan_speeds=points["longitudinal_velocity_mps"].astype(float),
+            dt_s=float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
+            verdict=Verdict(status.verdict),
+            source=PlanSource(status.source),
+            reason=status.reason,
+            step=StepKind(status.step_kind),
+            timings_ms=item.stages_ms,
+            agents=agents[k],
+            images=images.get(k, ()),
+            diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
+            acceleration_mps2=accelerations[k],
+            yaw_rate_rps=ego.yaw_rate_rps,
+            draft=draft,
+            corrections=changes,
+            plan_heights=points["z"],
+            plan_pitches=rotations.pitches_from_quaternions(quaternions),
+            ego_height_m=plane.z_m,
+            ego_slope=plane.slope,
+            planner=status.planner,
+            alternatives=item.alternatives,
+            driven_poses=plan_messages.planar_poses(driven),
+            driven_speeds=driven["longitudinal_velocity_mps"].astype(float),
+        )
+        frames.append(frame)
     return frames
 
 
@@ -122,48 +168,6 @@ class InlineExecutor(Executor):
         return done
 
 
-def _frame(
-    item: PublishedPlan,
-    ego: EgoState,
-    plane: VehiclePlane,
-    agents: Agents,
-    images: tuple[ReplayImage, ...],
-    layout: TokenLayout | None,
-) -> ReplayFrame:
-    is_plan, status = plan_messages.is_ahead(item.points), item.status
-    points, driven = item.points[is_plan], item.points[~is_plan]
-    draft, changes = draft_and_corrections(item.trace, layout)
-    quaternions = np.stack([points[name] for name in ("qx", "qy", "qz", "qw")], axis=1)
-    return ReplayFrame(
-        stamp_ns=item.stamp_ns,
-        map_from_ego=ego.map_from_ego,
-        speed_mps=ego.speed_mps,
-        plan_poses=plan_messages.planar_poses(points),
-        plan_speeds=points["longitudinal_velocity_mps"].astype(float),
-        dt_s=float(points["sec"][0] + 1e-9 * points["nanosec"][0]),
-        verdict=Verdict(status.verdict),
-        source=PlanSource(status.source),
-        reason=status.reason,
-        step=StepKind(status.step_kind),
-        timings_ms=item.stages_ms,
-        agents=agents,
-        images=images,
-        diagnostics=tuple(Diagnostic(s.name, int(s.level), s.message) for s in item.statuses),
-        acceleration_mps2=ego.acceleration_mps2,
-        yaw_rate_rps=ego.yaw_rate_rps,
-        draft=draft,
-        corrections=changes,
-        plan_heights=points["z"],
-        plan_pitches=rotations.pitches_from_quaternions(quaternions),
-        ego_height_m=plane.z_m,
-        ego_slope=plane.slope,
-        planner=status.planner,
-        alternatives=item.alternatives,
-        driven_poses=plan_messages.planar_poses(driven),
-        driven_speeds=driven["longitudinal_velocity_mps"].astype(float),
-    )
-
-
 def read_odometry(part: BagSlice, config: Config) -> Iterator[tuple[int, EgoState, VehiclePlane]]:
     """Receive time, ego state and plane of every usable odometry message."""
     for received_ns, message in part.messages("odometry"):
@@ -177,15 +181,9 @@ def _accelerations(part: BagSlice, config: Config, stamps: Sequence[int]) -> lis
     for _, content in part.messages("acceleration"):
         with suppress(BadMessage):
             by_stamp[convert.stamp_ns(content.header)] = convert.acceleration(content)
-    if not by_stamp:
-        return [0.0] * len(stamps)
-    times = np.array(sorted(by_stamp), np.int64)
-    newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
-    allowed_ns = config.inputs.max_ages_s["acceleration"] * 1e9
-    return [
-        by_stamp[int(times[i])] if i >= 0 and stamp - times[i] <= allowed_ns else 0.0
-        for i, stamp in zip(newest.tolist(), stamps, strict=True)
-    ]
+    times = sorted(by_stamp)
+    newest = _newest(times, stamps, config.inputs.max_ages_s["acceleration"] * 1e9)
+    return [0.0 if index is None else by_stamp[times[index]] for index in newest]
 
 
 def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> tuple[tuple[int, Array], ...]:
@@ -207,11 +205,16 @@ def read_routes(part: BagSlice, config: Config, lanelets: LaneletMap | None) -> 
 
 def _agents(sightings: Sequence[ObjectSighting], stamps: Sequence[int]) -> list[Agents]:
     """For each plan the objects of the newest earlier sighting, at most MAX_SIGHTING_AGE_NS old."""
-    times = np.array([sighting.stamp_ns for sighting in sightings], np.int64)
-    newest = np.searchsorted(times, np.array(stamps, np.int64), side="right") - 1
+    newest = _newest([sighting.stamp_ns for sighting in sightings], stamps, MAX_SIGHTING_AGE_NS)
+    return [Agents.none() if index is None else sightings[index].agents for index in newest]
+
+
+def _newest(times_ns: Sequence[int], stamps_ns: Sequence[int], max_age_ns: float) -> list[int | None]:
+    """For each stamp the index of the newest of the rising times up to it; None if that is older than `max_age_ns`."""
+    indices = [bisect_right(times_ns, stamp) - 1 for stamp in stamps_ns]
     return [
-        sightings[i].agents if i >= 0 and stamp - times[i] <= MAX_SIGHTING_AGE_NS else Agents.none()
-        for i, stamp in zip(newest.tolist(), stamps, strict=True)
+        index if index >= 0 and stamp - times_ns[index] <= max_age_ns else None
+        for index, stamp in zip(indices, stamps_ns, strict=True)
     ]
 
 
@@ -233,8 +236,6 @@ class BagCameras:
 
     def images(self, part: BagSlice, front_stamps_ns: Mapping[int, int]) -> dict[int, tuple[ReplayImage, ...]]:
         """Downscaled images by plan index. `front_stamps_ns`: plan index -> stamp of its front image."""
-        if not front_stamps_ns:
-            return {}
         by_camera = [self._of_camera(part, name, lens, front_stamps_ns) for name, lens in self._lenses.items()]
         return {
             k: tuple(camera_images[k] for camera_images in by_camera if k in camera_images) for k in front_stamps_ns
@@ -267,12 +268,6 @@ class BagCameras:
             best.update({i: (float(offsets_ns[i]), image) for i in near})
         keys = list(front_stamps_ns)
         return {keys[i]: image for i, (_, image) in best.items()}
-
-
-def front_image_stamp_ns(item: PublishedPlan) -> int | None:
-    """The stamp of the front image that a plan used; None if it used none."""
-    age_s = item.status.age_of_image
-    return item.stamp_ns - round(age_s * 1e9) if np.isfinite(age_s) else None
 
 
 class Intrinsics(NamedTuple):

@@ -62,7 +62,6 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         origin.append(f"commit {str(numbers['commit'])[:10]}")
     if len(frames) < numbers["plans"]:
         origin.append(f"{len(frames)} of {numbers['plans']} plans are drawn, evenly spaced; the numbers are of all")
-    vehicle = record.vehicle
     road = record.road if record.drive is None else record.drive.rings
     return {
         "planner": record.planner,
@@ -72,11 +71,7 @@ def _content(record: ReplayRecord) -> dict[str, Any]:
         "main_stage": "total"
         if "total" in latencies
         else max(latencies, key=lambda stage: latencies[stage]["p50"], default=""),
-        "vehicle": {
-            "length": vehicle.length_m,
-            "width": vehicle.width_m,
-            "offset": vehicle.rear_axle_to_center_m,
-        },
+        "vehicle": pages.vehicle_size(record.vehicle),
         "routes": [
             [round((stamp_ns - begin) * 1e-9, 3), pages.round_list(route[:, :2], 2)]
             for stamp_ns, route in record.routes
@@ -173,15 +168,7 @@ def _frame(frame: ReplayFrame, begin_ns: int, statuses: Sequence[str], image: in
         "step": frame.step.value,
         "planner": frame.planner,
         "ms": {stage: round(float(value), 3) for stage, value in frame.timings_ms.items() if np.isfinite(value)},
-        "agents": [
-            [*pose, *size, kind]
-            for pose, size, kind in zip(
-                pages.round_list(frame.agents.poses, 2),
-                pages.round_list(frame.agents.sizes, 2),
-                frame.agents.kinds.tolist(),
-                strict=True,
-            )
-        ],
+        "agents": pages.agent_rows(frame.agents),
         "diagnostics": [status_by_name.get(name) for name in statuses],
         "image": image,
         **_draft(frame),

@@ -157,7 +157,7 @@ def check_shift(before: ReplayFrame, frame: ReplayFrame) -> dict[str, float]:
         return {}
     here, (old, _), (new, _) = frame.map_from_ego, published(before), published(frame)
     old_at, new_at = nearest_segment(old, here), nearest_segment(new, here)
-    along, lateral = deviation(old[old_at], new[new_at])
+    along, lateral, _ = geometry.compose(geometry.invert(old[old_at]), new[new_at]).tolist()
     values = {"lateral_shift_m": abs(lateral)}
     if old_at < len(old) - 2 and new_at == 0:
         values["forward_shift_m"] = max(0.0, along)
@@ -185,10 +185,3 @@ def nearest_segment(line: Array, here: Array) -> int:
     length2 = np.maximum((step**2).sum(axis=1), 1e-12)
     share = np.clip(((here[:2] - ends[0]) * step).sum(axis=1) / length2, 0.0, 1.0)
     return int(np.argmin(np.hypot(*(ends[0] + share[:, None] * step - here[:2]).T)))
-
-
-def deviation(pose: Array, point: Array) -> tuple[float, float]:
-    """Distance of a point ahead of a pose (3,), and to its left."""
-    dx, dy = point[:2] - pose[:2]
-    cos, sin = np.cos(pose[2]), np.sin(pose[2])
-    return float(cos * dx + sin * dy), float(cos * dy - sin * dx)
