@@ -93,9 +93,9 @@ def two_layers(kernel: Array, targets: Array, is_test: Array) -> Iterator[Array]
         least, best = float("inf"), torch.zeros(0)
         for _ in range(EPOCHS):
             net.train()
-            for rows in training[torch.randperm(len(training), generator=generator)].split(BATCH):
+            for rows in torch.split(training[torch.randperm(len(training), generator=generator)], BATCH):
                 optimizer.zero_grad()
-                _error(net(inputs[rows]), standardised[rows]).backward()
+                torch.autograd.backward(_error(net(inputs[rows]), standardised[rows]))
                 optimizer.step()
             net.eval()
             with torch.no_grad():
