@@ -86,15 +86,20 @@ def program() -> NoReturn:
 
     Without Python's own shutdown, which restores the default handlers: a second Ctrl-C would end the process by signal.
     """
-    code = run_node(
+    os._exit(main())
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs the node until a signal ends it; returns the exit code."""
+    return run_node(
         "check",
         __doc__ or "",
         "Settings are ROS parameters: --ros-args -p config_file:=FILE -p inputs.route_type:=lanelet ..; "
         "config/reflectdrive.yaml lists them all with their meaning. A setting that cannot be used ends the process "
         "with exit code 2.",
         CheckNode,
+        args,
     )
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -285,7 +285,12 @@ def program() -> NoReturn:
 
     Without Python's own shutdown, which restores the default handlers: a second Ctrl-C would end the process by signal.
     """
-    code = run_node(
+    os._exit(main())
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs the node until a signal ends it; returns the exit code."""
+    return run_node(
         "planner",
         __doc__ or "",
         "Settings are ROS parameters: --ros-args -p config_file:=FILE -p planner:=route_follower -p "
@@ -293,8 +298,8 @@ def program() -> NoReturn:
         "that cannot be used ends the process with exit code 2; with -p strict_start:=false it stays and reports it as "
         "an ERROR in /diagnostics.",
         start_node,
+        args,
     )
-    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -27,16 +27,19 @@ DOMAINS = 233  # ROS domain ids that the port numbers of DDS allow
 SWITCH_INTERVAL_S = 0.0002  # a decoded image waits this long for the interpreter, and for one more call into C
 
 
-def run_node(program: str, description: str, epilog: str, start: Callable[[], Node]) -> int:
+def run_node(
+    program: str, description: str, epilog: str, start: Callable[[], Node], args: list[str] | None = None
+) -> int:
     """Runs the node that `start` creates until a signal ends it; returns the exit code.
 
     Exit code 2 with one sentence where `start` raises a UserError or ParameterException.
     """
+    arguments = sys.argv[1:] if args is None else args
     parser = Parser(
         prog=program, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ros-args", nargs=argparse.REMAINDER, help="remappings and parameters, see below")
-    parser.parse_args()
+    parser.parse_args(arguments)
     # by default, threads wait up to 5 ms for the GIL
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ending = driving = False
@@ -54,7 +57,7 @@ def run_node(program: str, description: str, epilog: str, start: Callable[[], No
     end_with_parent()
     node = None
     try:
-        start_ros(sys.argv[1:])
+        start_ros(arguments)
         node = start()
         gc.freeze()  # objects of the start-up are not scanned again
         # rclpy's EventsExecutor takes a fifth of the time per message, but hangs (7.1.6): without a timeout, and where
@@ -92,7 +95,7 @@ def spin_once_safely(executor: SingleThreadedExecutor, node: Node) -> None:
         node.get_logger().error(text, throttle_duration_sec=1.0)
 
 
-def start_ros(args: list[str], context: Context | None = None) -> None:
+def start_ros(args: list[str] | None, context: Context | None = None) -> None:
     """`rclpy.init` without signal handlers. Raises ConfigError for arguments or an environment that ROS refuses."""
     domain = os.environ.get("ROS_DOMAIN_ID", "")
     if domain and not (re.fullmatch("[0-9]{1,3}", domain) and int(domain) < DOMAINS):  # DDS would end the process
