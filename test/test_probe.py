@@ -19,10 +19,10 @@ from reflectdrive_ros.training.scene_geometry import geometry_targets
 @pytest.mark.parametrize("head", [ridge, two_layers])
 def test_targets_that_features_determine_are_predicted_and_others_are_not(head):
     rng = np.random.default_rng(1)
-    inputs, features = rng.standard_normal((600, 3)), rng.standard_normal((600, 8))
+    inputs, features = rng.standard_normal((480, 3)), rng.standard_normal((480, 8))
     slopes = features @ rng.normal(0.0, 0.01, (8, 3))
-    slopes[:, 1] += slopes[:, 1].std() * rng.standard_normal(600)
-    slopes[:, 2] = rng.normal(0.0, 0.02, 600)
+    slopes[:, 1] += slopes[:, 1].std() * rng.standard_normal(480)
+    slopes[:, 2] = rng.normal(0.0, 0.02, 480)
     slopes[::3, 0] = np.nan  # absent in some scenes
     with_target = np.isfinite(slopes[:, 0])
     predictions = predict(inputs, features, slopes, head)
