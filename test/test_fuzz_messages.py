@@ -58,7 +58,7 @@ lights = st.builds(
     ),
     st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.lists(elements, max_size=4)), max_size=5),
 )
-limits = st.builds(lambda value: VelocityLimit(max_velocity=value), st.floats(width=32))
+limits = st.builds(lambda value: VelocityLimit(max_velocity=value), odd_messages.singles)
 EVERY = {
     **odd_messages.STREAM,
     "route": odd_messages.paths,
