@@ -400,9 +400,9 @@ def test_the_tokens_are_those_that_the_network_wrote_for_the_selected_candidate(
 def test_headings_of_the_generator_are_kept_where_its_plan_is():
     turned = np.full((1, 8), 0.05)
     generate = proposing(moving(8.0), headings=turned)
-    kept, path = (planned(generate, scene).trajectory for scene in (mapped_scene(8.0), BEHIND))
-    assert kept.poses[-1, 2] == pytest.approx(0.05)
-    assert path.poses[-1, 2] == pytest.approx(0.0, abs=0.02)
+    on_map, behind = (planned(generate, scene).trajectory for scene in (mapped_scene(8.0), BEHIND))
+    assert on_map.poses[-1, 2] == pytest.approx(0.05)
+    assert behind.poses[-1, 2] == pytest.approx(0.0, abs=0.02)
 
 
 def test_the_state_has_the_plan_the_memory_the_notes_and_the_times_of_the_stages():

@@ -207,7 +207,8 @@ def with_table(page, head, rows):
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written_again(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    for sentence, todo in sentences_of_page(PAGE.read_text(encoding="utf-8")).items():
+    page = written_again(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page, encoding="utf-8")
+    for sentence, todo in sentences_of_page(page).items():
         if not todo:
             sys.stderr.write(f"{PAGE.name}: write what to do about: {sentence}\n")

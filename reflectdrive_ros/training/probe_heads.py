@@ -66,10 +66,11 @@ def ridge(kernel: Array, targets: Array, is_test: Array) -> Iterator[Array]:
         if not rows.any():
             continue
         mean = targets[np.ix_(rows, columns)].mean(0)
+        of_training, of_test = kernel[np.ix_(rows, rows)], kernel[np.ix_(is_test, rows)]
         for index, penalty in enumerate(PENALTIES):
-            regularised = kernel[np.ix_(rows, rows)] + penalty * np.eye(int(rows.sum()))
+            regularised = of_training + penalty * np.eye(len(of_training))
             weights = np.linalg.solve(regularised, targets[np.ix_(rows, columns)] - mean)
-            predictions[index][:, columns] = kernel[np.ix_(is_test, rows)] @ weights + mean
+            predictions[index][:, columns] = of_test @ weights + mean
     yield from predictions
 
 

@@ -62,13 +62,11 @@ def _edges(scene: DrivingScene, along_m: float) -> Array:
     length_m = geometry.arc_lengths(scene.route)[-1] - along_m
     poses = geometry.sample(scene.route, along_m + AHEAD_M)
     steps_m = np.arange(0.0, EDGE_MAX_M + EDGE_STEP_M, EDGE_STEP_M)
-    areas = scene.areas
-    road = shapely.union_all([shapely.Polygon(r) for r in (*areas.roadblocks, *areas.intersections, *areas.carparks)])
     sides = []
     for sign in (1.0, -1.0):
-        beside = sign * np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], -1)
-        points = poses[:, None, :2] + steps_m[:, None] * beside[:, None]
-        outside = ~shapely.contains_xy(road, points[..., 0], points[..., 1])
+        normals = sign * np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], -1)
+        points = poses[:, None, :2] + steps_m[:, None] * normals[:, None]
+        outside: Array = ((scene.areas.index.sets(points) & scene.areas.drivable_bits) == 0).all(axis=-1)
         edge_m = np.where(outside.any(1), steps_m[outside.argmax(1)], EDGE_MAX_M)
         sides.append(np.where(outside[:, 0] | (length_m < AHEAD_M), np.nan, edge_m))
     return np.concatenate(sides)
