@@ -25,7 +25,7 @@ from ...core.domain import Array, FactorKind, Trajectory
 from ...core.kinematics import SAME_PLACE_M, with_origin
 from ...scoring.limits import COMFORT_BRAKING_MPS2, RouteLimits
 
-SPEEDING_UP_MPS2 = 3.0  # a brisk start; plans with less acceleration are kept
+SPEEDING_UP_MPS2 = 2.2  # plans with less acceleration are kept; the driving score calls more than 2.4 uncomfortable
 LATERAL_ACCELERATION_MAX_MPS2 = 5.0  # lateral acceleration in a bend that is driven from a standstill
 CREEPING_MPS = 2.0  # a faster car is in the bend already, and would have to brake
 SPEED_LIMIT_PASSES = 4  # at lower speed other points fall into the bend, so the limit is applied repeatedly
@@ -35,7 +35,7 @@ TELLING_M = 0.15  # a shorter step does not give the heading
 OFF_M = 0.1  # how far off a point is by rounding; a network's own errors are larger
 PROFILE_JERK_MPS3 = 1.5  # prior standard deviation of the jerk along the path
 CATCH_UP_S = 0.5  # in which an interpolated motion makes up for its lag
-MOST_MPS2, LEAST_MPS2 = 4.0, -6.0  # limits of a published plan's acceleration and deceleration
+MOST_MPS2, LEAST_MPS2 = SPEEDING_UP_MPS2, -6.0  # limits of a published plan's acceleration and deceleration
 BRAKING_MPS2 = 4.0  # by which a car that catches up with its plan can fall back to the plan's speed
 
 FINE_S = 0.1  # step of the slowed motion
