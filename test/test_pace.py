@@ -41,8 +41,8 @@ def verdict_of(trajectory):
     return guard.check(plan, SafetyContext(scene, config()), 0.0).verdict
 
 
-@given(st.floats(0.0, 20.0), st.floats(-3.0, 2.9), st.floats(-0.05, 0.05))
-def test_a_drive_that_a_car_can_do_is_left_as_it_is(speed, acceleration, curvature):
+@given(st.floats(0.0, 20.0), st.floats(-3.0, 2.1), st.floats(-0.05, 0.05))
+def test_a_comfortable_drive_is_left_as_it_is(speed, acceleration, curvature):
     until = np.minimum(TIMES_S, np.inf if acceleration >= 0 else -speed / acceleration)
     points = kinematics.arc(curvature, speed * until + 0.5 * acceleration * until**2)[:, :2]
     assert speed_profile.limit_acceleration(points, speed, DT_S) is points

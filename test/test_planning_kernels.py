@@ -85,7 +85,7 @@ def test_headings_are_those_against_the_road_where_a_plan_follows_it(road):
 
 @pytest.mark.parametrize("speed_mps", [0.0, 4.0])
 def test_hasty_plans_are_delayed_to_what_is_reachable(speed_mps):
-    points = plans(seed=2)
+    points = np.concatenate([plans(seed=2), 0.5 * plans(seed=2)])
     paths = np.concatenate([np.zeros((len(points), 1, 2)), points], axis=1)
     lengths = np.hypot(*np.moveaxis(np.diff(paths, axis=1), -1, 0))
     changes = np.diff(lengths / DT_S, axis=1, prepend=speed_mps) / DT_S

@@ -79,7 +79,7 @@ def test_a_plan_that_wavers_is_driven_evenly():
         assert np.abs(interpolated[4::5, 0] - along).max() < 0.4
 
 
-@pytest.mark.parametrize("stops_after_m", [1.0, 2.0, 6.0, 15.0])
+@pytest.mark.parametrize("stops_after_m", [1.0, 2.0, 6.0, 7.0])
 def test_a_plan_that_stops_has_stopped_where_it_says(stops_after_m):
     points = np.stack([np.minimum(5.0 * 0.5 * np.arange(1, 9), stops_after_m), np.zeros(8)], axis=1)
     for speed in (0.0, 1.0, 2.5):
