@@ -19,11 +19,12 @@ from rich.table import Table
 from ..core.config import Config, ConfigError, ModelConfig
 from ..core.domain import Array
 from ..infra.command import make_table
+from ..infra.installing import shipped
 from ..infra.progress import track_progress
 from ..model.card import CARD, GraphCard
 from ..planning import decoding_config, generator_spec
 from ..planning.planner import AnyNetwork, prefill_sequences
-from ..runtime.model_file import ModelFileError, model_config, read_card, resolve_path, weights_sha256
+from ..runtime.model_file import ModelFileError, model_config, read_card, weights_sha256
 from ..runtime.network import BACKENDS, load_network, synthetic_inputs, synthetic_vectors
 from ..runtime.trt.cuda_device import has_driver
 from .network_steps import denoiser_plan, full_rounds, full_step_rounds, run_step, sampled_m, time_actions, token_steps
@@ -80,7 +81,7 @@ def measure(config: Config, console: Console) -> list[Measured]:
 
 def files_and_backends(model: ModelConfig) -> Iterator[tuple[Path, str]]:
     """The files of a model's weights, and the backends that may read each: graphs, float32 first, then the weights."""
-    given = resolve_path(model.file).absolute()
+    given = shipped(model.file).absolute()
     weights = given if given.name != CARD else given.parent.parent / WEIGHTS
     digest = weights_sha256(model)
     cards = [

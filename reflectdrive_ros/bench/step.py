@@ -45,6 +45,7 @@ from ..evaluation import open_loop
 from ..evaluation.privilege import observe
 from ..infra import arguments
 from ..infra.command import command, make_table
+from ..infra.installing import shipped
 from ..infra.progress import track_progress
 from ..infra.provenance import write_numbers
 from ..model import checkpoint
@@ -55,7 +56,6 @@ from ..planning.inputs import reads_vectors
 from ..planning.planner import AnyNetwork, Network, prefill_sequences
 from ..runtime import cli_args
 from ..runtime.engine import Engine
-from ..runtime.model_file import resolve_path
 from ..runtime.network import SELF_CHECK_STEPS, load_network, synthetic_inputs, torch_decoding
 from .network_steps import (
     Action,
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
 
 def network_numbers(network: AnyNetwork, config: Config, steps: int, console: Console) -> dict[str, Any]:
     """Milliseconds of full and lite steps of the network, of their parts, and their bounds."""
-    description, path = str(getattr(network, "backend_description", "")), resolve_path(config.model.file)
+    description, path = str(getattr(network, "backend_description", "")), shipped(config.model.file)
     device = torch_device(description, config.model.device)
     rates = None if device is None else measure_peaks(device, config.model.threads)
     actions: dict[str, Action]
@@ -178,7 +178,7 @@ def cuda_modes(config: Config, device: str, steps: int) -> dict[str, dict[str, A
     from ..model.token.cuda_graphs import MODES, CudaMode
     from ..runtime.torch_backend import TorchNetwork
 
-    path, decoding = resolve_path(config.model.file), torch_decoding(decoding_config(config))
+    path, decoding = shipped(config.model.file), torch_decoding(decoding_config(config))
     net = checkpoint.load(path, config.model.sha256)
     reference = TorchNetwork(net, device, decoding, mode=CudaMode())
     inputs, rounds = synthetic_inputs(reference), full_rounds(reference.layout)

@@ -28,11 +28,6 @@ class Offsets(NamedTuple):
     def opposite(self) -> Offsets:
         return Offsets(-self.along_m, -self.left_m)
 
-    def vanishing_at(self, index: int) -> Offsets:
-        """Less a share that grows with time, so that they are 0 at one of the instants."""
-        u = ((1.0 + np.arange(self.along_m.shape[-1])) / (1.0 + index)) ** 2
-        return Offsets(*(each - u * each[..., index, None] for each in self))
-
 
 class PlanModes(NamedTuple):
     """Standard deviations of the smooth changes, m."""

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from ..core.config import Config
 from ..infra.errors import UserError
-from ..infra.installing import import_advice, pip_extra
+from ..infra.installing import import_advice, pip_extra, shipped
 from . import topics
 
 SEGMENT_BYTES = 64 * 2**20  # shared memory of one participant under config/fastdds.xml
@@ -222,7 +222,7 @@ def planner(config: Config) -> Finding:
     """Whether the configured planner has its model file and a backend that reads it; the network is not run."""
     try:
         from ..planning import generator_spec, get_planner
-        from ..runtime.model_file import resolve_path, verified_sha256
+        from ..runtime.model_file import verified_sha256
         from ..runtime.network import INSTALL_COMMANDS, backends_of
     except ImportError as fault:
         return Finding("planner", State.MISSING, f"it {import_advice(fault) or fault}", "see docs/install.md")
@@ -231,7 +231,7 @@ def planner(config: Config) -> Finding:
         if generator_spec(config).network is None:
             return Finding("planner", State.OK, f"{config.planner}, which needs no model")
         verified_sha256(config.model)
-        path = resolve_path(config.model.file)
+        path = shipped(config.model.file)
         backends = backends_of(path, config.model)
     except UserError as fault:
         todo = "see docs/install.md; or another --setting planner=NAME, model.file=FILE"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import reprlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from ..infra.documents import (
 )
 from ..infra.errors import UserError
 from ..infra.files import MODEL_BYTES, path_text, sha256_of
+from ..infra.installing import shipped
 from ..model.card import CAPABILITIES, KINDS, token_layout
 
 CARD = "card.json"  # next to the weights: their description, with their hash
@@ -47,28 +47,11 @@ class ModelFileError(UserError):
     """The model file cannot be used; the message names the reason and what to do."""
 
 
-def resolve_path(file: str) -> Path:
-    """Path of a model file: a relative name is searched in the working directory, the checkout and the share folder.
-
-    `config.load` has searched next to the configuration file before.
-    """
-    path = Path(file)
-    # os.path returns False for names for which Path.is_file raises
-    return next((folder / path for folder in (Path(), *_model_roots()) if os.path.isfile(folder / path)), path)
-
-
-def _model_roots() -> Iterator[Path]:
-    """The folders that contain `models`: a checkout, and share/reflectdrive of the possible installation prefixes."""
-    here = Path(__file__).resolve()
-    yield here.parents[2]
-    yield from (prefix / "share" / "reflectdrive" for prefix in here.parents)
-
-
 def verified_sha256(model: ModelConfig) -> str:
     """The hash of the model file, or "" when none is configured. Raises ModelFileError when missing or different."""
     if not model.file:
         return ""
-    path = resolve_path(model.file)
+    path = shipped(model.file)
     digest = _sha256(path)
     if digest != model.sha256.lower():
         raise ModelFileError(
@@ -83,7 +66,7 @@ def model_config(file: str, sha256: str | None) -> ModelConfig:
 
     A card of exported graphs is itself the model file. Raises ModelFileError without a hash.
     """
-    path = resolve_path(file).absolute()
+    path = shipped(file).absolute()
     if sha256 is None:
         sha256 = _sha256(path) if path.name == CARD else read_card(path).get("sha256")
     if not isinstance(sha256, str) or not sha256:
@@ -96,7 +79,7 @@ def weights_sha256(model: ModelConfig) -> str:
 
     Empty if no model is configured. Raises ModelFileError for a card that cannot be read.
     """
-    path = resolve_path(model.file)
+    path = shipped(model.file)
     model_card = read_card(path).get("model") if model.file and path.name == CARD else None
     return str(model_card.get("weights_sha256", "")) if isinstance(model_card, dict) else model.sha256.lower()
 
@@ -151,7 +134,7 @@ def training_domain(model: ModelConfig) -> str:
     """What a network was trained on, as its card says; empty where no card does."""
     if not model.file:
         return ""
-    card = read_card(resolve_path(model.file))
+    card = read_card(shipped(model.file))
     described = card.get("model") if isinstance(card.get("model"), dict) else card
     return str(described.get("training_domain") or "")  # type: ignore[union-attr]
 
@@ -171,7 +154,7 @@ def card_layout(model: ModelConfig) -> TokenLayout | None:
     if not model.file:
         return None
     try:
-        card = read_card(resolve_path(model.file))
+        card = read_card(shipped(model.file))
         graphs = card.get("model")
         described = graphs if isinstance(graphs, dict) else card["config"]
         return token_layout(described["layout"])

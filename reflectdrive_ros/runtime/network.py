@@ -28,12 +28,12 @@ from ..core.tokens import decoding_rounds
 from ..core.vector_spec import VectorSpec
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
-from ..infra.installing import pip_extra
+from ..infra.installing import pip_extra, shipped
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
 from ..planning.generators.reflectdrive import ReflectDriveDecoding
 from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
 from .graphs import GoalChoice
-from .model_file import ModelFileError, check_card, network_kind, read_card, resolve_path, verified_sha256
+from .model_file import ModelFileError, check_card, network_kind, read_card, verified_sha256
 from .trt.cuda_device import has_driver
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def load_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork | N
     if not model.file:
         return None
     verified_sha256(model)
-    path = resolve_path(model.file)
+    path = shipped(model.file)
     *better, last = backends_of(path, model)
     skipped = ""
     for backend in better:
@@ -131,7 +131,7 @@ def random_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork:
     evaluation only. Raises ModelFileError.
     """
     verified_sha256(model)
-    return _load_on("random weights", resolve_path(model.file), replace(model, threads=1), decoding)
+    return _load_on("random weights", shipped(model.file), replace(model, threads=1), decoding)
 
 
 def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
