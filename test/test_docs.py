@@ -130,6 +130,33 @@ def test_the_scores_of_the_readme_are_those_of_the_files():
         assert f"[{numbers_of(f'variants-{network}')['differences'][row]['pdms']:+.1f}](docs/planners/" in text
 
 
+def quoted():
+    """(page, a sentence of it with the numbers of the files), of pages that are not made from them."""
+    for name, row in numbers_of("closed-loop")["planners"].items():
+        yield "planners/README.md", f"`{name}` {row['drive_score']:.1f}"
+    scenes, tracks = numbers_of("eval-test")["drivers"], numbers_of("eval-real_tracks")["drivers"]
+    own, follower = (scenes[f"{name} (objects)"]["pdms"] for name in ("idm_proposals", "route_follower"))
+    yield "planners/idm_proposals.md", f"{own:.1f} PDMS, `route_follower` {follower:.1f}"
+    human, follower = (tracks[name]["pdms"] for name in ("human", "route_follower"))
+    yield "evaluation.md", f"human {human:.1f}, `route_follower` {follower:.1f}"
+    guidance = numbers_of("variants-reflexdiffusion")["differences"]
+    less, more = (guidance[f"guidance_{weight} (objects)"]["pdms"] for weight in ("0.9", "1.3"))
+    yield "planners/reflexdiffusion.md", f"elsewhere it costs {-less:.1f}, and guidance of 1.3 gains {more:.1f}"
+    parts = numbers_of("step")["parts"]
+    p50, p99, repaired = parts["all"]["ms_p50"], parts["all"]["ms_p99"], parts["repaired"]["ms_p50"]
+    times = f"{p50:.1f} ms of processor time (median; p99 {p99:.1f}), {repaired:.1f} ms where a plan is repaired"
+    yield "planners/check_and_repair.md", times
+    for page, row in (("reflectdrive2", "edited (objects)"), ("drivefine", "refined (objects)")):
+        difference = numbers_of(f"variants-{page}_scene")["differences"][row]
+        low, high = difference["pdms_95"]
+        yield f"planners/{page}.md", f"{difference['pdms']:+.2f} ({low:+.2f} .. {high:+.2f})"
+
+
+def test_the_scores_and_times_on_other_pages_are_those_of_the_files():
+    for page, sentence in quoted():
+        assert sentence in " ".join((ROOT / "docs" / page).read_text().split()), f"{page}: {sentence}"
+
+
 def test_the_index_has_every_page_under_one_kind():
     index = (ROOT / "README.md").read_text().split("## Documentation")[1].split("\n## ")[0]
     rows = dict(re.findall(r"^\| \*\*([a-z-]+)\*\* \| (.+) \|$", index, re.MULTILINE))
