@@ -12,7 +12,7 @@ from scenes import Clock
 from reflectdrive_ros.core import kinematics
 from reflectdrive_ros.core.config import Config, ConfigError
 from reflectdrive_ros.core.domain import EgoState, PlanSource
-from reflectdrive_ros.ros import convert, outputs, plan_messages
+from reflectdrive_ros.ros import convert, outputs, plan_messages, topics
 from reflectdrive_ros.ros.inputs.control import Signal
 
 
@@ -63,6 +63,12 @@ def test_every_plan_begins_where_the_setting_says_and_goes_on_in_tenths(source, 
     here = np.argmin(np.abs(times_s))
     if first_point != "ahead":
         np.testing.assert_allclose([points["x"][here], points["y"][here]], report.ego.map_from_ego[:2], atol=1e-9)
+
+
+@pytest.mark.parametrize(("first_point", "begin"), [("ahead", "0.1"), ("now", "0.0"), ("driven_path", "-0.3")])
+def test_the_page_of_topics_says_where_a_plan_begins(first_point, begin):
+    page = topics.as_markdown(small(output__first_point=first_point))
+    assert f"the first at {begin} s (`output.first_point`)" in " ".join(page.split())
 
 
 @pytest.mark.parametrize("source", SENT, ids=lambda source: source.name)

@@ -16,7 +16,7 @@ from enum import Enum
 from importlib import import_module
 from typing import Any
 
-from ..core.config import Config
+from ..core.config import FIRST_POINTS, Config
 
 NODE_NAME = "/planning/reflectdrive/reflectdrive"  # full name of the node, as the launch files start it by default
 
@@ -284,6 +284,7 @@ def as_markdown(config: Config) -> str:
         "\n".join(f"  - `{setting}`: {kind}" for setting, kind in kinds.items())
         for kinds in (ROUTE_TYPES, OBJECT_TYPES)
     )
+    begin_s = 0.1 * (1 - FIRST_POINTS[config.output.first_point])
     return f"""# Topics
 
 Made from `reflectdrive_ros/ros/topics.py` with the default settings; `python -m reflectdrive_ros.ros.topics` prints it.
@@ -320,8 +321,8 @@ specification exactly.
 ## Outputs
 {_markdown_table(OUTPUTS)}
 
-- Trajectories are in `map`, with the stamp of the odometry used; points are 0.1 s apart, the first at +0.1 s.
-  A stop repeats its last pose with velocity 0.
+- Trajectories are in `map`, with the stamp of the odometry used; points are 0.1 s apart, the first at
+  {begin_s:.1f} s (`output.first_point`). A stop repeats its last pose with velocity 0.
 - Trajectory, candidates, path and markers have z and pitch (positive nose down) of the road, and roll 0:
   [autoware.md](autoware.md#height-and-pitch). Planner details and goals are planar.
 - Topics marked "if subscribed" are published only while a subscriber is connected.
