@@ -141,3 +141,31 @@ def test_every_launch_file_has_its_configuration_installed():
     for file in (REPLAY, DEMO):
         for name in re.findall(r'"config" / "([a-z.]+yaml)"', file.read_text()):
             assert yaml.safe_load((ROOT / "config" / name).read_text())
+
+
+# all of diffusion_planner, from its node and from its include in autoware_launch main
+THEIRS = """
+data_path diffusion_planner_param_path input_odometry input_acceleration input_route input_traffic_signals
+input_tracked_objects input_vector_map input_turn_indicators debug/output_traffic_signal output_trajectories
+output_turn_indicators output_trajectory output_predicted_objects
+/planning/planning_factors/diffusion_planner ~/debug/route_marker ~/debug/lane_marker ~/debug/linestring_marker
+~/debug/snapped_pose ~/debug/snap_interpolation_time ~/debug/processing_time_ms ~/debug/processing_time_detail_ms
+~/debug/inference_time_ms ~/debug/denoising_steps ~/debug/guidance_status ~/service/set_start_guidance_enabled
+~/service/set_stop_guidance_enabled ~/service/set_centerline_guidance_enabled inference_status plugins_path
+model.backend model.precision build_only guidance.start_guidance.max_scale planning_frequency_hz ignore_neighbors
+remap_unsupported_objects_to_pedestrian traffic_light_group_msg_timeout_seconds batch_size temperature
+velocity_smoothing_window stopping_threshold turn_indicator_keep_offset turn_indicator_hold_duration shift_x delay_step
+line_string_max_step_m use_time_interpolation object_motion_resampling.enable ego_snap_to_prev_trajectory.enable
+planning_factor.enable_stop debug_params.publish_debug_map camp.enabled
+"""
+
+
+def test_the_page_has_a_row_for_all_that_diffusion_planner_has():
+    section = (ROOT / "docs" / "autoware.md").read_text().split("## Against diffusion_planner")[1].split("\n## ")[0]
+    rows = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| ")]
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+    named = [
+        re.escape(name).replace(r"\*", ".*").replace(r"\{", "(").replace(r"\}", ")").replace(",", "|") for name in named
+    ]
+    missing = [name for name in THEIRS.split() if not re.fullmatch(f"(~/debug/)?({'|'.join(named)})", name)]
+    assert missing == []
