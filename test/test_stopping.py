@@ -8,13 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tiny_net import tiny_net
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.features.images import WORDS
+from reflectdrive_ros.infra import signals
 from reflectdrive_ros.infra.files import lock_folder
 from reflectdrive_ros.infra.signals import Stopped, defer_signals, exit_code, raise_on_signal
 from reflectdrive_ros.model import checkpoint
@@ -89,6 +92,18 @@ def test_a_signal_is_an_exception_that_leaves_with_blocks_and_a_second_one_does_
     os.kill(os.getpid(), number)  # the handler of before is back
     assert late == [number]
     late.clear()
+
+
+def test_sigterm_that_a_launcher_sends_five_seconds_after_sigint_is_obeyed_where_that_was_lost(monkeypatch):
+    """A handler may run late: the main thread can be in a library for some time."""
+    now_s = 100.0
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now_s))
+    with raise_on_signal():
+        with suppress(Stopped):  # as a destructor drops it
+            os.kill(os.getpid(), signal.SIGINT)
+        now_s += 5.0 - 1.5
+        with pytest.raises(Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_replay_behind_nohup_outlives_the_terminal(pandaset, tmp_path):

@@ -32,7 +32,7 @@ from .errors import printable_line
 
 TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # the terminal also sends them to the parent, which ends workers
-REPEAT_WINDOW_S = 5.0  # a launcher may forward the Ctrl-C that the terminal also sends
+REPEAT_WINDOW_S = 3.0  # a launcher may forward the Ctrl-C of the terminal; `ros2 launch` sends SIGTERM 5 s after it
 PARENT_VARIABLE = "REFLECTDRIVE_PARENT_PID"
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 STDOUT = "standard output"  # the file name of errors of writing to it
