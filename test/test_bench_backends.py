@@ -21,7 +21,8 @@ NOT_RUN = Measured("nowhere/card.json", "tensorrt", "fp32", reason="there is no 
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch):
+def short(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(backends, "STEPS", 1)
     monkeypatch.setattr(backends, "SCENES", 1)
     monkeypatch.setattr(network_steps, "WARM_UP", 1)
@@ -48,7 +49,9 @@ def test_weights_and_graphs_of_the_default_planner_are_timed_and_write_the_same_
     ]
     assert [row["same_plans"] for row in rows if row["precision"] == "fp32"] == [1.0, 1.0]
     assert min(row[kind] for row in rows for kind in ("full_ms", "lite_ms")) > 0.0
-    assert "Fastest with the plans of float32" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Fastest with the plans of float32" in printed
+    assert f"A node with model.backend auto uses it from now on: {tmp_path}/" in printed
 
 
 def test_graphs_that_do_not_load_have_a_reason_and_the_weights_are_timed(tmp_path):

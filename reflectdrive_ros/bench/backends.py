@@ -19,11 +19,13 @@ from rich.table import Table
 from ..core.config import Config, ConfigError, ModelConfig
 from ..core.domain import Array
 from ..infra.command import make_table
+from ..infra.files import path_text
 from ..infra.installing import shipped
 from ..infra.progress import track_progress
 from ..model.card import CARD, GraphCard
 from ..planning import decoding_config, generator_spec
 from ..planning.planner import AnyNetwork, prefill_sequences
+from ..ros import measured_backend
 from ..runtime.model_file import ModelFileError, model_config, read_card, weights_sha256
 from ..runtime.network import BACKENDS, load_network, synthetic_inputs, synthetic_vectors
 from ..runtime.trt.cuda_device import has_driver
@@ -174,6 +176,18 @@ def advice(rows: Sequence[Measured]) -> str:
             f"{gate_of(other)}: {settings_of(other)}."
         )
     return text
+
+
+def keep(config: Config, rows: Sequence[Measured]) -> list[str]:
+    """Stores the fastest with the plans of float32 for nodes with `model.backend: auto`, and says so."""
+    best = fastest(rows, exact=True)
+    if best is None or config.model.backend != "auto":
+        return []
+    try:
+        measured_backend.keep(config, best.file, model_config(best.file, None).sha256, best.backend, best.full_ms)
+    except OSError as fault:
+        return [f"It is not stored for model.backend auto, {path_text(str(fault.filename))}: {fault.strerror}."]
+    return [f"A node with model.backend auto uses it from now on: {path_text(measured_backend.records_file())}."]
 
 
 def gate_of(row: Measured) -> str:

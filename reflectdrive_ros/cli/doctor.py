@@ -1,7 +1,8 @@
 """`reflectdrive doctor`: what is installed, what is missing, what to do. Exit code 1 where the planner cannot run.
 
 The planner is the configured one: its model file, a backend that reads it, and the messages of its topics are checked.
-With --measure its model is timed: weights and graphs in all precisions, on every backend that is installed.
+With --measure its model is timed: weights and graphs in all precisions, on every backend that is installed. A node with
+`model.backend: auto` then uses the fastest with the plans of float32.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
 
         measured = backends.measure(config, errors)
         numbers["backends"] = backends.numbers(measured)
-        outputs += [backends.table(measured), backends.advice(measured)]
+        outputs += [backends.table(measured), backends.advice(measured), *backends.keep(config, measured)]
     write_numbers(args.json, numbers)
     for each in outputs:
         console.print(each, soft_wrap=isinstance(each, str))

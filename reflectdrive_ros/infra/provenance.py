@@ -39,7 +39,7 @@ def provenance(argv: Sequence[str] = (), weights_sha256: str = "") -> dict[str, 
     return {
         "version": __version__,
         "commit": commit_of(PACKAGE_FOLDER.parent),
-        "device": _device(),
+        "device": device(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(argv or _command()),
         **used,
@@ -90,7 +90,7 @@ def program_sha256() -> str:
 SIMD_EXTENSIONS = {"avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}  # flags of x86, the best first
 
 
-def _device() -> str:
+def device() -> str:
     """Model, vector instructions and core count of the CPU, as "AMD EPYC 7B13 with AVX2, 2 cores".
 
     Cloud machines of one model name differ in their SIMD instructions, and in speed by up to half.

@@ -49,7 +49,7 @@ class PlannerNode(Node):
         of ROS itself, such as use_sim_time."""
         super().__init__("reflectdrive", context=context)
         try:
-            self.config, parameter_status = declare_config(self)
+            self.config, parameter_status = declare_config(self, has_model=core is None)
             self._core = core or PlanningCore(self.config, time.perf_counter)  # loads the network
         except BaseException:  # also Ctrl-C: no node of this name may stay in the graph
             super().destroy_node()

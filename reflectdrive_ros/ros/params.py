@@ -24,6 +24,7 @@ from rclpy.validate_topic_name import validate_topic_name
 from ..core.config import Config, ConfigError, Setting, load, override, override_dotted, settings
 from ..infra.errors import printable_line
 from .inputs.channel import InputStatus, Level
+from .measured_backend import with_measured_backend
 
 ROS_OWN = ("use_sim_time", "start_type_description_service")  # declared by rclpy itself
 ROS_OWN_PREFIX = "qos_overrides."
@@ -49,9 +50,11 @@ def starts_strictly(node: Node) -> bool:
     return parameter is None or parameter.value is not False
 
 
-def declare_config(node: Node) -> tuple[Config, InputStatus | None]:
+def declare_config(node: Node, *, has_model: bool = False) -> tuple[Config, InputStatus | None]:
     """The configuration from the node's parameter overrides, mirrored as read-only parameters; and the diagnostics'
     status on overrides that are not settings, which is also logged here. None if there are no such overrides.
+
+    A node that has a model uses the backend that was measured on this machine, and the status says so.
 
     Raises ConfigError.
     """
@@ -85,11 +88,13 @@ def declare_config(node: Node) -> tuple[Config, InputStatus | None]:
     for entry in settings(config):
         value = list(entry.value) if entry.kind is tuple else entry.value
         node.declare_parameter(entry.name, value, setting_descriptor(entry), ignore_override=True)
+    config, level, backend_note = with_measured_backend(config) if has_model else (config, Level.OK, "")
     foreign = sorted(overrides.keys() - own.keys() - similar.keys())
     notes = [
         (Level.OK if measured else Level.WARN, vehicle_note(vehicle_info, measured, config)),
         (Level.WARN, "; ".join(f"unknown setting '{a}' is ignored; did you mean '{b}'?" for a, b in similar.items())),
         (Level.OK, f"ignored, no settings of this node: {', '.join(foreign)}" if foreign else ""),
+        (level, backend_note),
     ]
     return config, _log(node, [(level, note) for level, note in notes if note])
 
