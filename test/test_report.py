@@ -57,6 +57,17 @@ def test_a_plan_beside_or_behind_the_driven_path_is_off_by_as_much():
     assert numbers["max_lateral_shift_m"] is None  # standing has no direction to be shifted from
 
 
+def test_what_lies_beyond_the_plan_before_is_no_shift_from_it():
+    """A plan that turns back beside the plan before, but only behind the end of that."""
+    ahead = np.array([[x, 0.0, 0.0] for x in range(1, 31)])
+    turn = [[30.0, y, np.pi / 2] for y in range(1, 21)] + [[30.0 - x, 20.0, np.pi] for x in range(1, 21)]
+    plans = [
+        frame(at_s, np.arange(len(each)), map_from_ego=driven(1.0), plan_poses=geometry.compose(driven(1.0), each))
+        for at_s, each in ((1.0, ahead), (1.1, np.concatenate([ahead, turn])))
+    ]
+    assert summary(record(plans))["max_lateral_shift_m"] < 0.01
+
+
 def test_verdicts_sources_and_latencies_are_counted_by_name():
     frames = [frame(0.1 * i, EIGHT_S, timings_ms={"planner": float(i), "total": 2.0 * i}) for i in range(101)]
     frames[3] = replace(frames[3], verdict=Verdict.UNSAFE, source=PlanSource.STOP, reason="hits vehicle 3")

@@ -147,9 +147,9 @@ def test_the_page_opens_at_the_plan_that_shows_most():
     assert (
         gallery.is_corrected({"corrections": [[1, 3, "y", 0.0, 0.6, 0.1, 0.7], [1, 4, "heading", 0, 9, 0, 1]]}) == 0.6
     )
-    plan = [[x, 0.0, 0.0] for x in np.arange(1.0, 81.0)]
-    assert gallery.is_repaired({"ego": [0, 0, 0], "plan": plan, "others": [[[20.0, 0.0], [43.0, 4.0]]]}) == 5.0
-    assert gallery.is_repaired({"ego": [0, 0, 0], "plan": plan}) == gallery.is_corrected({}) == 0.0
+    plan = {"ego": [1, 1, 0], "plan": [[x, 1.0, 0.0] for x in np.arange(2.0, 82.0)]}  # 40 m in 4 s
+    assert gallery.is_repaired({**plan, "others": [[[40.0, 0.0], [40.0, 5.0]]]}) == 5.0
+    assert gallery.is_repaired(plan) == gallery.is_corrected({}) == 0.0
 
 
 def test_a_free_planner_speeds_up_as_far_as_bends_allow():

@@ -86,8 +86,8 @@ function drawCameras() {
     const cam = set && set.cameras[index];
     const [g, w, h] = surface(canvas);
     if (!cam) { caption.textContent = "no image"; return; }
-    const age = frame.t - cam.t;
-    caption.textContent = `${cam.name} · ${Math.abs(age * 1000).toFixed(0)} ms ${age >= 0 ? "before" : "after"} the plan's pose`;
+    const ms = Math.round(1000 * (frame.t - cam.t));
+    caption.textContent = `${cam.name} · ${ms ? `${Math.abs(ms)} ms ${ms > 0 ? "before" : "after"}` : "at"} the plan's pose`;
     const image = imageOf(cam);
     if (!image.complete || !image.naturalWidth) return;
     g.drawImage(image, 0, 0, w, h);
@@ -173,7 +173,8 @@ function drawSide() {
   addBadge(!sum.candidates ? SOURCE_WORDS[f.source] : f.verdict ? "repaired candidate" : "candidate as it came", SOURCES[f.source][1]);
   addBadge(f.step);
   if (f.planner && f.planner !== data.planner) addBadge(f.planner);
-  $("reason").textContent = f.reason || (f.verdict === 0 ? "The plan passed every check." : "");
+  const asItCame = sum.candidates && f.verdict && f.reason ? "The candidate as it came: " : "";
+  $("reason").textContent = asItCame + f.reason || (f.verdict === 0 ? "The plan passed every check." : "");
   const last = f.plan[f.plan.length - 1], poses = [f.ego, ...f.plan];
   let length = 0;
   for (let i = 1; i < poses.length; i++) length += Math.hypot(poses[i][0] - poses[i - 1][0], poses[i][1] - poses[i - 1][1]);

@@ -261,12 +261,14 @@ def _displacements(record: ReplayRecord, frame: ReplayFrame) -> Array:
 
 
 def _shift(before: ReplayFrame, after: ReplayFrame) -> float:
-    """The largest lateral distance of the later plan from the earlier one; NaN where they do not overlap."""
+    """The largest lateral distance of the later plan from the earlier one, over the length of the earlier one; NaN
+    where they do not overlap."""
     line = geometry.distinct_points(np.concatenate([before.map_from_ego[None], before.plan_poses]), 1e-3)
-    if len(line) < 2 or geometry.arc_lengths(line)[-1] < MIN_PLAN_LENGTH_M or len(after.plan_poses) == 0:
+    if len(line) < 2 or (length_m := geometry.arc_lengths(line)[-1]) < MIN_PLAN_LENGTH_M or len(after.plan_poses) == 0:
         return float("nan")
     along, lateral = geometry.project(line, after.plan_poses[:, :2])
-    overlaps = (along > 0) & (along < geometry.arc_lengths(line)[-1] - 1e-6)
+    driven_m = geometry.arc_lengths(np.concatenate([after.map_from_ego[None], after.plan_poses]))[1:]
+    overlaps = (along > 0) & (np.maximum(along, driven_m) < length_m - 1e-6)
     return float(np.abs(lateral[overlaps]).max()) if overlaps.any() else float("nan")
 
 

@@ -72,11 +72,15 @@ def is_corrected(frame: dict[str, Any]) -> float:
 
 
 def is_repaired(frame: dict[str, Any]) -> float:
-    """How far the end of the plan is from that of the candidate as it came, in metres."""
-    ends = np.array([other[-1] for other in frame.get("others", ())]).reshape(-1, 2)
-    plan = np.array(frame["plan"])[39:40, :3]
-    own = geometry.compose(geometry.invert(np.array(frame["ego"])), plan)[:, :2]
-    return float(np.linalg.norm(ends - own, axis=-1).max(initial=0.0)) if len(own) else 0.0
+    """By how much the plan is shorter than the candidate as it came, over 4 s, in metres: it brakes."""
+    start = np.array(frame["ego"])[None, :2]
+    plan = np.concatenate([start, np.array(frame["plan"])[:40, :2]])
+    others = [np.concatenate([np.zeros((1, 2)), other]) for other in frame.get("others", ())]
+    return max((length_m(other) - length_m(plan) for other in others), default=0.0)
+
+
+def length_m(line: Array) -> float:
+    return float(geometry.arc_lengths(line)[-1])
 
 
 DRIVES = (

@@ -43,8 +43,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
     for path in sorted(outside()):
         files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
-    here = Path(__file__).parent
-    files.append(File.generated(config, "iframe-worker.js", abs_src_path=str(here / "iframe-worker.js")))
+    for name in ("iframe-worker.js", "tables.css"):
+        files.append(File.generated(config, name, abs_src_path=str(Path(__file__).with_name(name))))
     files.append(File.generated(config, "gallery.md", content=gallery()))
     for path in sorted(GALLERY.glob("*/*.*")):
         if path.name in ("report.html", "report.jpg"):
