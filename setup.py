@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -24,8 +25,13 @@ if platform.machine() in ("x86_64", "AMD64"):
 NANOBIND = Path(nanobind.include_dir())
 NANOBIND_FLAGS = ["-std=c++17", "-O3", "-g0", "-DNDEBUG", "-fvisibility=hidden", "-fno-strict-aliasing"]
 NANOBIND_FLAGS += ["-ffunction-sections", "-fdata-sections"]
+# Of Python 3.12 or later, one wheel is for all later versions: nanobind's stable ABI begins there. Free-threaded Python
+# has none.
+STABLE_ABI = sys.version_info >= (3, 12) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+ABI_FLAGS = ["-DPy_LIMITED_API=0x030C0000"] if STABLE_ABI else []
 
 setup(
+    options={"bdist_wheel": {"py_limited_api": "cp312"}} if STABLE_ABI else {},
     # the same places as in CMakeLists.txt
     data_files=[(f"share/reflectdrive/{file.parent}", [str(file)]) for file in FILES],
     # compiled for every processor: its constructors run before src/module.cpp has checked the processor
@@ -39,7 +45,7 @@ setup(
                     str(NANOBIND.parent / "ext/robin_map/include"),
                     sysconfig.get_path("include"),
                 ],
-                "cflags": NANOBIND_FLAGS,
+                "cflags": [*NANOBIND_FLAGS, *ABI_FLAGS],
             },
         )
     ],
@@ -49,7 +55,8 @@ setup(
             sources=[str(SOURCES / f"{name}.cpp") for name in KERNELS],
             depends=sorted(map(str, (*SOURCES.glob("*.hpp"), SOURCES / "compile_flags.txt"))),
             # without Python's own -fwrapv, with which GCC rounds some sums in another order than in the build of CMake
-            extra_compile_args=[*FLAGS, "-fno-wrapv", "-g0", f"-isystem{NANOBIND}"],
+            extra_compile_args=[*FLAGS, "-fno-wrapv", "-g0", f"-isystem{NANOBIND}", *ABI_FLAGS],
+            py_limited_api=STABLE_ABI,
             extra_link_args=["-Wl,--gc-sections"],
             language="c++",
         )

@@ -149,6 +149,25 @@ def test_pip_and_colcon_compile_the_kernels_from_the_same_sources_with_the_same_
     assert "-Werror" not in flags  # a user's compiler may be newer than any that we have seen
 
 
+STABLE_ABI = """
+import json, sys, setuptools
+from distutils.core import run_setup
+sys.version_info = tuple(json.loads(sys.argv[1]))
+package = run_setup("setup.py", ["-q"], stop_after="init")
+(kernels,), ((_, library),) = package.ext_modules, package.libraries
+flags = [*kernels.extra_compile_args, *library["cflags"]].count("-DPy_LIMITED_API=0x030C0000")
+tag = package.get_option_dict("bdist_wheel").get("py_limited_api", [0, ""])[1]
+print(json.dumps([tag, kernels.py_limited_api, flags]))
+"""
+
+
+@pytest.mark.parametrize(("version", "tag"), [([3, 11, 7], ""), ([3, 12, 0], "cp312"), ([3, 13, 0], "cp312")])
+def test_from_python_3_12_on_one_wheel_is_for_all_later_versions(version, tag):
+    command = [sys.executable, "-W", "ignore", "-c", STABLE_ABI, json.dumps(version)]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert json.loads(output) == ([tag, True, 2] if tag else ["", False, 0])
+
+
 def test_every_build_of_the_kernels_takes_one_version_of_nanobind():
     names = ("pyproject.toml", "docker/Dockerfile", "tools/requirements.in", "tools/requirements.lock")
     names += ("tools/requirements-humble.in", "tools/requirements-humble.lock", "docs/install.md")
