@@ -28,9 +28,10 @@ from ..infra.documents import (
 )
 from ..infra.errors import UserError
 from ..infra.files import path_text, sha256_of, write_atomic
+from ..infra.installing import shipped
 from ..infra.provenance import device
 from ..planning import decoding_config, generator_spec
-from ..runtime.model_file import resolve_path, weights_sha256
+from ..runtime.model_file import weights_sha256
 from ..runtime.network import backends_of
 from .inputs.channel import Level
 from .system_checks import nvidia
@@ -106,7 +107,7 @@ def _model(model: ModelConfig, record: Record) -> ModelConfig:
     file, backend = Path(record["file"]), record["backend"]
     if sha256_of(file) != record["sha256"]:
         raise UserError(f"{path_text(file)} has changed")
-    measured = model if file == resolve_path(model.file).absolute() else replace(model, file=str(file))
+    measured = model if file == shipped(model.file).absolute() else replace(model, file=str(file))
     measured = replace(measured, sha256=record["sha256"])
     if weights_sha256(measured) != record["used_for"]["weights_sha256"]:
         raise UserError(f"{path_text(file)} has other weights")
