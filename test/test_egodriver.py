@@ -88,6 +88,8 @@ def test_a_route_is_kept_in_the_map_and_one_without_length_is_none():
     assert convert.route_in_map(np.zeros((0, 3)), here).shape == (0, 3)
     with pytest.raises(convert.BadInput, match="the route holds NaN"):
         convert.route_in_map(np.full((2, 3), np.nan), here)
+    with pytest.raises(convert.BadInput, match=r"the route is 2e\+06 km long, at most 1000 km are followed"):
+        convert.route_in_map(np.array([[-1e9, 0.0, 0.0], [1e9, 0.0, 0.0]]), here)
 
 
 def test_a_route_that_begins_ahead_is_joined_to_the_car_and_one_beside_it_is_not():

@@ -287,6 +287,8 @@ def test_objects_too_large_to_be_read_are_unknown_until_the_next_ones_and_of_rou
         ([(0.0, 0.0)], "the route has 1 points"),
         ([(3.0, 3.0)] * 4, "all points of the route are equal"),
         ([(0.0, 0.0), (float("nan"), 1.0)], "the route holds NaN"),
+        # the engine samples the part beside the car every metre: this one filled 22 GB
+        ([(-6e8, 0.0), (6e8, 0.0)], "the route is 1.2e+06 km long, at most 1000 km are followed"),
     ],
 )
 def test_a_route_without_a_way_is_a_sentence(points, words):

@@ -14,6 +14,7 @@ import numpy as np
 from ..core import geometry
 from ..core.domain import Array, EgoState, LightState, StopLines, TrafficLights, Trajectory
 from ..features.reprojection import Calibration
+from ..ros.convert import route_length_fault
 
 US_TO_NS = 1000
 HALF_LANE_M = 2.0  # of the stop line of a light of which only the distance is available
@@ -59,6 +60,9 @@ def route_in_map(waypoints_in_rig: Array, map_from_rig: Array) -> Array:
     line = geometry.distinct_points(geometry.transform_points(map_from_rig, points)) if len(points) else points
     if len(line) < 2:
         return np.zeros((0, 3))
+    fault = route_length_fault(line)
+    if fault:
+        raise BadInput(fault)
     return np.concatenate([line, geometry.headings_along(line)[:, None]], axis=1)
 
 

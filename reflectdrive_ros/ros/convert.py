@@ -28,6 +28,7 @@ def stamp_ns(header: Any) -> int:
 
 
 # Values beyond these limits come from failing sensors or estimators and are not passed to planners.
+ROUTE_LENGTH_MAX_M = 1e6  # no car drives further without a stop; a longer one has a damaged point
 K_MAX_PX = 1e6  # of an intrinsic matrix; a telephoto lens on a large sensor has 1e5
 EGO_SPEED_MAX_MPS = 100.0  # forward or in reverse
 EGO_LATERAL_SPEED_MAX_MPS = 8.0  # a slip angle of 15 degrees at 30 m/s; more is a twist in another frame than base_link
@@ -121,6 +122,17 @@ def path_route(message: Any, map_frame: str) -> Array:
     if len(points) < 2:
         raise BadMessage("all points of the route are equal: publish a path with at least two different points")
     return np.concatenate([points, geometry.headings_along(points)[:, None]], axis=1)
+
+
+def route_length_fault(points: Array) -> str:
+    """Why a route through points (L, 2+) is too long; empty if it is not. The part near the car is sampled every metre,
+    up to the next point: a point far away would fill the memory."""
+    with np.errstate(over="ignore"):
+        length_m = float(geometry.arc_lengths(points)[-1])
+    if length_m <= ROUTE_LENGTH_MAX_M:
+        return ""
+    allowed_km = f"{1e-3 * ROUTE_LENGTH_MAX_M:g} km"
+    return f"the route is {1e-3 * length_m:.4g} km long, at most {allowed_km} are followed: correct its points"
 
 
 # --- cameras ---------------------------------------------------------------------------------------------------------

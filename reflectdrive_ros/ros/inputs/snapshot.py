@@ -416,8 +416,13 @@ class Inputs:
         frame = self._config.output.map_frame
         if lanelets is None:
             poses = convert.path_route(message, frame)
-            return MapRoute(poses, np.full(len(poses), np.nan))
-        return MapRoute(*lanelets.route(message, frame), frozenset(lanelets_of_route(message)))
+            route = MapRoute(poses, np.full(len(poses), np.nan))
+        else:
+            route = MapRoute(*lanelets.route(message, frame), frozenset(lanelets_of_route(message)))
+        fault = convert.route_length_fault(route.poses)
+        if fault:
+            raise BadMessage(fault)
+        return route
 
     def _route_ahead(self, route: MapRoute, ego: EgoState, problems: list[str]) -> RouteAhead | None:
         """The route around the ego; None, with a sentence, where the ego is past its end."""
