@@ -26,12 +26,13 @@ from tiny_graphs import (  # noqa: F401 (fixtures)
     graphs_folder,
     network,
     of_whatever_is_there,
+    one_layer,
     rewrite,
     scene,
     unknown_to_tensorrt,
 )
 from tiny_model import tiny_model  # noqa: F401 (a fixture)
-from tiny_net import ONE_LAYER, random_actions, tiny_net
+from tiny_net import random_actions
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core.config import ModelConfig
@@ -48,11 +49,6 @@ from reflectdrive_ros.runtime.ort_backend import OrtNetwork
 from reflectdrive_ros.runtime.torch_backend import TorchNetwork
 
 GRAPHS = required_graphs("token", ("edit", "goals"))
-
-
-def one_layer():
-    """A network whose weights bfloat16 would change."""
-    return tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, transformer=ONE_LAYER)
 
 
 @pytest.fixture(scope="module")

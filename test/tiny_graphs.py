@@ -1,6 +1,7 @@
 """A tiny network, its graphs, what they must compute, and what TensorRT takes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -10,7 +11,7 @@ import pytest
 import shared_traces  # noqa: F401 (each graph is traced once)
 import torch
 from shared import create_once
-from tiny_net import tiny_inputs, tiny_net
+from tiny_net import ONE_LAYER, VISION, tiny_inputs, tiny_net
 
 from reflectdrive_ros.core.config import ModelConfig
 from reflectdrive_ros.core.recipe_config import DecodingConfig
@@ -39,6 +40,12 @@ def network(seed=0, **changes):
         for parameter in net.parameters():
             parameter.copy_(parameter.bfloat16())
     return net
+
+
+def one_layer():
+    """A network whose weights bfloat16 would change, and which encodes the images of each instant by themselves."""
+    vision = replace(VISION, frames=1)
+    return tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16, vision=vision, transformer=ONE_LAYER)
 
 
 def scene(seed):

@@ -28,12 +28,13 @@ def straight_on():
     """The tiny network, taught."""
     import torch
     import torch.nn.functional as F
-    from tiny_net import tiny_inputs, tiny_net, uniform_goal_values
+    from tiny_net import ONE_LAYER, tiny_inputs, tiny_net, uniform_goal_values
 
     from reflectdrive_ros.core.tokens import Codebook
     from reflectdrive_ros.features.images import WORDS
 
-    net = uniform_goal_values(tiny_net(words=WORDS, text_vocabulary=len(WORDS), text_length=16)).train()
+    shape = {"words": WORDS, "text_vocabulary": len(WORDS), "text_length": 16, "transformer": ONE_LAYER}
+    net = uniform_goal_values(tiny_net(**shape)).train()
     path = np.stack([SPEED_MPS * 0.5 * np.arange(1, 9), np.zeros(8)], -1)
     targets = torch.from_numpy(Codebook().encode(path).astype(np.int64)).expand(4, 1, 16)
     inputs = tiny_inputs(net, scenes=4)
