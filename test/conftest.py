@@ -23,6 +23,11 @@ if os.environ.get("ROS_DISTRO") == "humble":
     os.environ["ROS_LOCALHOST_ONLY"] = "1"  # Humble does not know the variable above
 os.environ["ROS_PYTHON_CHECK_FIELDS"] = "1"  # Jazzy sends an int in a float field as garbage unless told to check
 
+# The libraries of this process and of those that it starts: two workers share two cores, and threads that wait for each
+# other over a tiny matrix cost more than they save. Set before NumPy and torch are imported.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
 home = tempfile.TemporaryDirectory(prefix="reflectdrive-test-home-")  # removed when the interpreter ends
 os.environ["HOME"] = home.name
 os.environ["ROS_LOG_DIR"] = str(Path(home.name) / "ros-log")

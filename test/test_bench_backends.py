@@ -58,8 +58,10 @@ def test_graphs_that_do_not_load_have_a_reason_and_the_weights_are_timed(tmp_pat
     shutil.copytree(SMALL.parent / "reflexdiffusion_small", tmp_path / "copy")
     (tmp_path / "copy" / "onnx" / "denoiser.onnx").write_bytes(b"no graph")
     weights = tmp_path / "copy" / "weights.safetensors"
-    settings = {"planner": "reflexdiffusion", "model.file": str(weights), "model.sha256": sha256_of(weights)}
-    spoiled, whole = backends.measure(override_dotted(Config(), settings), Console(quiet=True))
+    model = {"model.file": str(weights), "model.sha256": sha256_of(weights), "model.threads": 1}
+    spoiled, whole = backends.measure(
+        override_dotted(Config(), {"planner": "reflexdiffusion", **model}), Console(quiet=True)
+    )
     assert not spoiled.runs
     assert "denoiser.onnx" in spoiled.reason
     assert whole.runs
