@@ -1,10 +1,14 @@
 """Short bags as a person may bring them: a few seconds of a recording, with its messages changed on the way."""
 
 import functools
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from rclpy.serialization import deserialize_message, serialize_message
+from shared import create_once
 
 from reflectdrive_ros.demo.recordings import open_recording
 from reflectdrive_ros.ros.bag import BagWriter, type_name_of
@@ -53,6 +57,17 @@ def short_bag(path, recording, change=lambda topic, message: [(topic, message)],
                 bag.add_topic(topic, type_name_of(type(written)))
                 bag.write(topic, stamp, written if content in ([], [None]) else content[0])
     return path
+
+
+def world_bag():
+    """One second of world 3, made once per test run in a process of its own: a process can hold one world."""
+
+    def make(bag):
+        words = ["make-bag", "world", str(bag), "--seed", "3", "--seconds", "1"]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        subprocess.run([sys.executable, "-m", "reflectdrive_ros", *words], check=True, env=environment, timeout=300)
+
+    return create_once("world_bag", make)
 
 
 def odometry_in_odom(topic, message):

@@ -1,14 +1,12 @@
 """The proving ground as Autoware's map: a node that reads it knows the lanes of the world, and those of its route."""
 
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import shapely
+from own_bags import world_bag
 
 from reflectdrive_ros.__main__ import main
 from reflectdrive_ros.core import geometry
@@ -156,18 +154,10 @@ def test_without_lanelet2_the_world_sends_no_map(world, monkeypatch):
 # --- recorded and through the node -----------------------------------------------------------------------------------
 
 
-def make_bag(bag, planner):
-    """One second of a world, in a process of its own: a process can hold one world, and this one may have its own."""
-    words = ["make-bag", "world", str(bag), "--seed", "3", "--seconds", "1", "--planner", planner]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    subprocess.run([sys.executable, "-m", "reflectdrive_ros", *words], check=True, env=environment, timeout=300)
-
-
 def test_a_bag_of_the_world_replays_with_lanes(tmp_path):
-    bag, out = tmp_path / "bag", tmp_path / "out"
-    make_bag(bag, "route_follower")
-    assert main(["replay", str(bag), "--planner", "reflexdiffusion", "--out", str(out), "--no-report"]) == 0
-    numbers = json.loads((out / "summary.json").read_text())
+    words = ["--planner", "reflexdiffusion", "--out", str(tmp_path), "--no-report"]
+    assert main(["replay", str(world_bag()), *words]) == 0
+    numbers = json.loads((tmp_path / "summary.json").read_text())
     assert numbers["plans"] >= 10
     assert numbers["topics"]["map"]["name"] == "/map/vector_map"
     assert numbers["topics"]["lights"]["name"] == "/perception/traffic_light_recognition/traffic_signals"
@@ -176,12 +166,10 @@ def test_a_bag_of_the_world_replays_with_lanes(tmp_path):
 
 @pytest.mark.dds
 def test_a_node_has_read_the_map_before_a_bag_is_played_to_it(tmp_path):
-    bag, out = tmp_path / "bag", tmp_path / "out"
-    make_bag(bag, "reflexdiffusion")
     patient = ["--setting", "engine.deadline_ms=5000", "--setting", "engine.watchdog_ms=8000"]
-    words = ["--planner", "reflexdiffusion", "--node", "--rate", "0.2", "--no-report", *patient]
-    assert main(["replay", str(bag), "--out", str(out), *words]) == 0
-    numbers = json.loads((out / "summary.json").read_text())
+    words = ["--planner", "reflexdiffusion", "--node", "--rate", "0.5", "--no-report", *patient]
+    assert main(["replay", str(world_bag()), "--out", str(tmp_path), *words]) == 0
+    numbers = json.loads((tmp_path / "summary.json").read_text())
     assert numbers["plans"] > 0
     assert not [note for note in numbers["notes"] if "lanes" in note]
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from own_bags import world_bag
 from rclpy.serialization import deserialize_message
 
 from reflectdrive_ros.__main__ import main
@@ -13,10 +14,8 @@ from reflectdrive_ros.ros.topics import message_class
 
 
 @pytest.fixture(scope="module")
-def bag(tmp_path_factory):
-    out = tmp_path_factory.mktemp("world") / "bag"
-    assert main(["make-bag", "world", str(out), "--seed", "3", "--seconds", "1"]) == 0
-    return out
+def bag():
+    return world_bag()
 
 
 def test_a_drive_becomes_a_bag_with_everything_a_planner_needs(bag, tmp_path):
