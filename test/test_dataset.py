@@ -126,7 +126,8 @@ def test_a_bag_is_divided_by_its_share_of_the_work(sizes, workers, parts):
 
 
 def test_inputs_of_a_proving_ground_drive_equal_those_of_the_node_and_its_map_is_there(tmp_path):
-    assert run(["make-bag", "world", str(tmp_path / "town"), "--seconds", "9"]) == 0
+    words = ["--seconds", "7.5", "--planner", "route_follower"]
+    assert run(["make-bag", "world", str(tmp_path / "town"), *words]) == 0
     assert run(["dataset", str(tmp_path / "town"), "--out", str(tmp_path / "set")]) == 0
     assert_inputs_equal_those_of_the_node(tmp_path / "set", tmp_path / "town")
     for scene in scenes_of(tmp_path / "set", images=False):
@@ -201,12 +202,20 @@ def test_a_bag_without_a_route_gets_its_driven_path_as_a_flagged_hindsight_route
         assert np.hypot(*np.moveaxis(gaps, -1, 0)).min(axis=1).max() < 1.5  # the route passes where it drove
 
 
-def skipped(tmp_path, change, *options):
+def indexed(tmp_path, change, seconds=100.0, **options):
+    """Problem sentence, rows and notice of a changed recording, indexed in this process."""
+    whole_bag(tmp_path / "a", change, seconds)
+    job = index.ConversionJob(tmp_path / "a", "a", tmp_path, "")
+    (tmp_path / index.FRAMES).mkdir()
+    options = dataset_module.DatasetOptions(**options)
+    problem = dataset_module._run_job(job, lambda _: None, options=options, config=Config(), image_size=(288, 162))
+    header, rows = index.read_index(job) or ({"notice": ""}, [])
+    return problem, rows, header["notice"]
+
+
+def skipped(tmp_path, change, **options):
     """Reasons of a changed recording, by tick."""
-    whole_bag(tmp_path / "a", change)
-    run(["dataset", str(tmp_path / "a"), "--out", str(tmp_path / "set"), *options])
-    _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.parquet")
-    return {row.tick: set(row.reasons) for row in rows}
+    return {row.tick: set(row.reasons) for row in indexed(tmp_path, change, **options)[1]}
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +266,11 @@ def test_an_object_on_the_driven_path_and_the_intervals_of_a_file_skip_frames(ba
         return [(topic, message)]
 
     (tmp_path / "hands.csv").write_text("drive,start,end\na,4.0,4.5\n")
-    reasons = skipped(tmp_path, change, "--overrides", str(tmp_path / "hands.csv"))
+    whole_bag(tmp_path / "a", change)
+    words = ["--out", str(tmp_path / "set"), "--overrides", str(tmp_path / "hands.csv")]
+    assert run(["dataset", str(tmp_path / "a"), *words]) == 2  # no frame is left
+    _, rows = frame_index.read_rows(tmp_path / "set" / "frames" / "a.parquet")
+    reasons = {row.tick: set(row.reasons) for row in rows}
     assert "future_collides" in reasons[4]
     assert all("manual_override" in reasons[tick] for tick in (4, 6, 8))
     assert "manual_override" not in reasons[10]
@@ -281,7 +294,7 @@ def test_a_topic_of_the_bag_marks_manual_overrides(tmp_path, capsys, after_s):
         override = [("/override", Bool(data=4.0 <= after_s(message) < 4.5))] if topic == ODOMETRY else []
         return [(topic, message), *override]
 
-    reasons = skipped(tmp_path, change, "--override-topic", "/override")
+    reasons = skipped(tmp_path, change, override_topic="/override")
     assert all("manual_override" in reasons[tick] for tick in (4, 6, 8))
     assert "manual_override" not in reasons[10]
     capsys.readouterr()
@@ -321,7 +334,7 @@ def test_the_same_command_keeps_what_is_there_and_completes_what_is_not(bag, dat
 @pytest.mark.parametrize(
     ("first_file", "left"),
     [
-        ("set", {"sunny.parquet"}),
+        pytest.param("set", {"sunny.parquet"}, marks=pytest.mark.long),
         ("set/frames/sunny.parquet", {f"sunny{part}.parquet" for part in ("", ".1of2", ".2of2")}),
     ],
     ids=["while it reads", "while it writes"],
@@ -411,17 +424,6 @@ def test_a_loop_of_links_is_no_bag(tmp_path, capsys):
         assert sentence == f"no scene was made: bag {bag} does not exist"
 
 
-def indexed(tmp_path, change):
-    """Problem sentence, rows and notice of a changed recording, indexed in this process."""
-    whole_bag(tmp_path / "a", change, seconds=7.0)
-    job = index.ConversionJob(tmp_path / "a", "a", tmp_path, "")
-    (tmp_path / index.FRAMES).mkdir()
-    options = dataset_module.DatasetOptions()
-    problem = dataset_module._run_job(job, lambda _: None, options=options, config=Config(), image_size=(288, 162))
-    header, rows = index.read_index(job) or ({"notice": ""}, [])
-    return problem, rows, header["notice"]
-
-
 def changed_info(**values):
     def change(topic, message):
         if topic.endswith("front/camera_info"):
@@ -433,7 +435,7 @@ def changed_info(**values):
 
 
 def test_an_unknown_distortion_model_is_refused_with_those_that_are_known(tmp_path):
-    problem, rows, _ = indexed(tmp_path, changed_info(distortion_model="thin_prism", d=[0.1] * 5))
+    problem, rows, _ = indexed(tmp_path, changed_info(distortion_model="thin_prism", d=[0.1] * 5), 7.0)
     assert problem == ""
     assert not any(row.valid for row in rows)
     sentence = index.no_frame_sentence(tmp_path / "a", rows)
@@ -442,7 +444,7 @@ def test_an_unknown_distortion_model_is_refused_with_those_that_are_known(tmp_pa
 
 def test_a_fisheye_beyond_180_degrees_is_used_up_to_them_with_a_notice(tmp_path):
     k = [150.0, 0.0, 320.0, 0.0, 150.0, 180.0, 0.0, 0.0, 1.0]
-    _, rows, notice = indexed(tmp_path, changed_info(distortion_model="equidistant", d=[0.0] * 4, k=k))
+    _, rows, notice = indexed(tmp_path, changed_info(distortion_model="equidistant", d=[0.0] * 4, k=k), 7.0)
     assert any(row.valid for row in rows)
     assert "what its fisheye sees beyond 90 degrees from its axis is not used" in notice
 
