@@ -1,6 +1,7 @@
 """Claims about `reflectdrive eval --closed-loop`: drives follow from their seed, and the table lists their outcomes."""
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -37,27 +38,28 @@ FOLLOWER = variant("route_follower", Config())
 SMALL = replace(Config(), cameras=replace(CamerasConfig(), width=96, height=54))
 
 
-@pytest.fixture(scope="module")
-def drives():
-    """Thirty seconds in two worlds."""
-    return [closed_loop.drive(WorldOptions(seed=seed), FOLLOWER, 30.0) for seed in (1, 3)]
+@functools.cache
+def half_minute(seed):
+    """Thirty seconds in a world."""
+    return closed_loop.drive(WorldOptions(seed=seed), FOLLOWER, 30.0)
 
 
-def test_route_follower_stays_on_the_road_and_gets_on(drives):
-    for result in drives:
-        assert result.log.duration_s == pytest.approx(30.0)
-        assert result.log.off_road_s < 1.0
-        assert result.log.count("off_route") == 0
-        assert result.log.at_fault == 0
-        assert result.log.distance_m > 100.0
-        assert 0.2 < result.log.route_completion <= 1.0
-        assert sum(result.verdicts.values()) == sum(result.sources.values()) == 300
-        assert len(result.scores) == 30
+@pytest.mark.parametrize("seed", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_route_follower_stays_on_the_road_and_gets_on(seed):
+    result = half_minute(seed)
+    assert result.log.duration_s == pytest.approx(30.0)
+    assert result.log.off_road_s < 1.0
+    assert result.log.count("off_route") == 0
+    assert result.log.at_fault == 0
+    assert result.log.distance_m > 100.0
+    assert 0.2 < result.log.route_completion <= 1.0
+    assert sum(result.verdicts.values()) == sum(result.sources.values()) == 300
+    assert len(result.scores) == 30
 
 
-def test_a_drive_follows_from_its_seed(drives):
+def test_a_drive_follows_from_its_seed():
     again = closed_loop.drive(WorldOptions(seed=1), FOLLOWER, 5.0)
-    np.testing.assert_array_equal(again.log.states, drives[0].log.states[: len(again.log.states)])
+    np.testing.assert_array_equal(again.log.states, half_minute(1).log.states[: len(again.log.states)])
 
 
 def test_a_planner_with_cameras_gets_two_instants_half_a_second_apart():
@@ -326,9 +328,9 @@ def test_a_stopped_run_goes_on_from_its_finished_drives_to_the_same_numbers(tmp_
     assert at_once == resumed
 
 
-def test_a_finished_drive_is_read_back_to_the_bit(drives, tmp_path):
+def test_a_finished_drive_is_read_back_to_the_bit(tmp_path):
     file = tmp_path / "finished"
-    one = replace(drives[0], errors=("odd",), process_deaths=2)
+    one = replace(half_minute(1), errors=("odd",), process_deaths=2)
     with drive_results.FinishedDrives(file, {"duration_s": 30.0}, Config().vehicle) as finished:
         finished.put(one)
         with pytest.raises(UserError, match="another process drives"):
@@ -347,15 +349,15 @@ def test_a_finished_drive_is_read_back_to_the_bit(drives, tmp_path):
 
 
 @pytest.mark.parametrize("rest", [b'{"planner": "route_fol', b"null\n", b'{"planner": "x"}\n'])
-def test_a_line_that_a_kill_cut_short_is_dropped_and_the_run_goes_on(drives, tmp_path, rest):
+def test_a_line_that_a_kill_cut_short_is_dropped_and_the_run_goes_on(tmp_path, rest):
     file = tmp_path / "finished"
     with drive_results.FinishedDrives(file, {}, Config().vehicle) as finished:
-        finished.put(drives[0])
+        finished.put(half_minute(1))
     with file.open("ab") as cut:
         cut.write(rest)
     with drive_results.FinishedDrives(file, {}, Config().vehicle) as finished:
         assert len(finished.results) == 1
-        finished.put(drives[1])
+        finished.put(replace(half_minute(1), seed=2))
     with drive_results.FinishedDrives(file, {}, Config().vehicle) as finished:
         assert len(finished.results) == 2
 

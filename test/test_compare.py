@@ -91,7 +91,12 @@ def test_a_shift_of_known_size_is_found_and_its_interval_holds_it():
 
 @pytest.mark.parametrize(
     ("bags", "seconds", "at_most"),
-    [(1, 80, 0.10), (3, 100, 0.10), (8, 60, 0.08), (20, 30, 0.08)],  # stretches of a bag know a little of each other
+    [  # stretches of a bag know a little of each other
+        (1, 80, 0.10),
+        pytest.param(3, 100, 0.10, marks=pytest.mark.long),
+        (8, 60, 0.08),
+        pytest.param(20, 30, 0.08, marks=pytest.mark.long),
+    ],
 )
 def test_correlated_plans_do_not_make_it_falsely_sure(bags, seconds, at_most):
     """Two planners that differ by noise alone, many times over: about one in twenty comparisons claims a difference.

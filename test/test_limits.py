@@ -92,8 +92,8 @@ def drive_with_lag(scene, seconds, planner="constant_velocity"):
     ("planner", "speed_mps", "line_m"),
     [
         ("constant_velocity", 3.0, 30.0),
-        ("constant_velocity", 13.0, 60.0),
-        ("route_follower", 8.0, 30.0),
+        pytest.param("constant_velocity", 13.0, 60.0, marks=pytest.mark.long),
+        pytest.param("route_follower", 8.0, 30.0, marks=pytest.mark.long),
         ("route_follower", 13.0, 60.0),
     ],
 )

@@ -95,7 +95,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("word", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("word", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
 def test_a_stopped_recording_is_a_whole_bag(tmp_path, word):
     command = [sys.executable, "-c", SLOW_DISK, "make-bag", str(DATA / "pandaset_002"), str(tmp_path / "bag")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

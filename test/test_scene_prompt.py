@@ -175,6 +175,7 @@ def test_graphs_of_a_scene_network_write_the_tokens_of_torch(tmp_path):
     assert not np.array_equal(expected_ids, eager.refine(expected.context, plans, 0.0 * critique)[0])
 
 
+@pytest.mark.long  # 24 s of a processor, for what the test above claims of another layout
 def test_graphs_of_drivefine_on_the_route_refine_with_a_critique_as_torch_does(tmp_path):
     net = critical_net(layout=ROUTE_DRIVEFINE, table_stride=4, words=WORDS, text_vocabulary=len(WORDS))
     export(net, "0" * 64, tmp_path, {}, rollout.DRIVEFINE_DECODING, sequences=2)

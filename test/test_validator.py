@@ -135,7 +135,7 @@ def test_a_plan_at_another_height_or_pitch_than_the_road_is_seen_and_one_on_it_i
     assert not margins([on_ramp(0.0, plan_heights=step)])["pitch_deviation_rad"].met
 
 
-@pytest.mark.parametrize("planner", ["route_follower", "constant_velocity"])
+@pytest.mark.parametrize("planner", ["route_follower", pytest.param("constant_velocity", marks=pytest.mark.long)])
 def test_the_recordings_plans_stay_within_every_limit(planner, tmp_path):
     bag = short_bag(tmp_path / "pandaset", "pandaset_002", seconds=100.0, objects=20)
     values = conformance.measure(bag, Config(planner=planner), Console(stderr=True))
