@@ -134,7 +134,10 @@ def test_the_same_seed_begins_with_the_same_plan(five_seconds, tmp_path):
 
 
 @pytest.mark.dds
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long), (signal.SIGKILL, -9)],
+)
 def test_ending_the_demo_ends_the_node_and_leaves_a_whole_bag(tmp_path, number, code):
     process = subprocess.Popen(command(tmp_path, "--seconds", "600"), cwd=ROOT, stderr=subprocess.PIPE, text=True)
     node = None

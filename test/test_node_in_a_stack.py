@@ -79,7 +79,7 @@ def no_network(tmp_path):
     [
         (lambda _: of(["vehicle.whel_base:=2.79"]), "did you mean 'vehicle.wheel_base_m'?"),
         (lambda _: of(["wheel_base:=long"]), "vehicle_info: wheel_base is 'long', expected a number"),
-        (no_network, "model.onnx"),
+        pytest.param(no_network, "model.onnx", marks=pytest.mark.long),
     ],
     ids=["misspelt", "vehicle_info", "model"],
 )

@@ -76,7 +76,7 @@ def assert_refused(done, sentence):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("signal_number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_the_node_ends_quickly_and_cleanly(tmp_path, signal_number):
     with car(tmp_path) as sender:
         sender.until(planned)
