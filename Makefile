@@ -264,10 +264,10 @@ generated: setup
 	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.ros.sros2_policy > config/sros2/reflectdrive.policy.xml
 
 # a million inputs in rounds of a process each: what hypothesis remembers of a test makes each further input slower;
-# rounds of the same commit add up
+# rounds of the same commit add up; 8 GB of memory at most, so that an input that fills it is a test that fails
 FUZZ_ROUNDS ?= 52
 fuzz: setup
-	@cd "$(ROOT)" && mkdir -p $(LONG_RUNS) && code=0 && for round in $$(seq $(FUZZ_ROUNDS)); do \
+	@cd "$(ROOT)" && ulimit -v 8000000 && mkdir -p $(LONG_RUNS) && code=0 && for round in $$(seq $(FUZZ_ROUNDS)); do \
 		REFLECTDRIVE_FUZZ_INPUTS=20000 REFLECTDRIVE_FUZZ_JSON=$(LONG_RUNS)/fuzz.json \
 		$(BIN)/python -m pytest -q test/test_fuzz*.py --timeout 3600 $(ARGS) || { code=$$?; break; }; \
 	done; $(FAULT_TABLE) --page; exit $$code
