@@ -15,8 +15,8 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 
 from reflectdrive_ros.core.config import ConfigError, ModelConfig, load
 from reflectdrive_ros.core.recipe_config import DecodingConfig
+from reflectdrive_ros.infra import installing
 from reflectdrive_ros.planning.planner import Prefilled
-from reflectdrive_ros.runtime import model_file
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError, model_config, verified_sha256
 from reflectdrive_ros.runtime.network import golden, load_network, self_check, synthetic_inputs
@@ -66,10 +66,10 @@ def test_a_relative_name_is_resolved(location, copy, tmp_path, monkeypatch):
     homes = {name: tmp_path / name for name in ("config", "here", "checkout", "prefix/share/reflectdrive")}
     for folder in homes.values():
         folder.mkdir(parents=True)
-    module = tmp_path / "checkout/reflectdrive_ros/runtime/model_file.py"
+    module = tmp_path / "checkout/reflectdrive_ros/infra/installing.py"
     if location == "share":
-        module = tmp_path / "prefix/lib/python3/site-packages/reflectdrive_ros/runtime/model_file.py"
-    monkeypatch.setattr(model_file, "__file__", str(module))
+        module = tmp_path / "prefix/lib/python3/site-packages/reflectdrive_ros/infra/installing.py"
+    monkeypatch.setattr(installing, "__file__", str(module))
     monkeypatch.chdir(homes["here"])
     home = homes["prefix/share/reflectdrive" if location == "share" else location]
     shutil.copytree(copy.file.parent, home / "models/mine")

@@ -306,7 +306,10 @@ def test_random_weights_have_a_row_beside_the_planner_for_each_privilege(camera_
     ]
     assert (content["random_weights"], content["failures"]) == (True, {})
     assert "best_of_k" in drivers["reflectdrive2 random weights (route)"]
-    assert drivers["reflectdrive2 (route)"]["ep"] != drivers["reflectdrive2 random weights (route)"]["ep"]
+    networks = ("reflectdrive2", "reflectdrive2 random weights")
+    for privilege in ("route", "objects"):
+        errors = [drivers[f"{name} ({privilege})"]["displacement"]["ade_m"] for name in networks]
+        assert errors[0] != errors[1]
 
 
 def test_rows_are_of_trained_weights_of_random_ones_or_of_both():

@@ -317,8 +317,8 @@ def test_with_agents_the_score_chooses_a_plan_that_stops_in_time():
 
 def test_with_agents_and_lights_the_score_decides_the_distance_and_without_lights_the_nearest_goal():
     network = ScriptedNetwork(STRAIGHT, SLOW)  # about as likely
-    ((free, _),) = drive(network, [camera_observation(speed=6.0, agents=cars(), traffic_lights=NO_LIGHTS)])
-    ((nearest, _),) = drive(network, [camera_observation(speed=6.0, agents=cars())])
+    ((free, _),) = drive(network, [camera_observation(speed=6.4, agents=cars(), traffic_lights=NO_LIGHTS)])
+    ((nearest, _),) = drive(network, [camera_observation(speed=6.4, agents=cars())])
     assert free.tokens.tolist() == network.ids[0].tolist()
     assert nearest.tokens.tolist() == network.ids[1].tolist()
     blocked = camera_observation(speed=8.0, agents=cars((24.0, 0.0, 0.0, 0.0)), traffic_lights=NO_LIGHTS)

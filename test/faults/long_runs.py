@@ -17,6 +17,7 @@ FILES = {"worlds": "make test-worlds", "fuzz": "make fuzz", "soak": "make soak"}
 WORLDS, INPUTS, SOAK_MINUTES = 1000, 1_000_000, 240.0  # of a whole run
 CODE = ("reflectdrive_ros", "src", "config", "models")
 SENTENCES_MAX = 20  # on abnormal drives
+KILLED = "[the cause is mended](lab/2026-11-30-odd-inputs.md)"
 
 
 def sections(numbers: Path) -> str:
@@ -91,7 +92,8 @@ def _fuzz(content: Mapping[str, Any]) -> str:
     hours = content["seconds"] / 3600.0
     return (
         f"messages, images, settings, files and bytes that\nno sensor should send, in {len(content['tests'])} tests. "
-        f"Tried: {content['inputs']:,} of {INPUTS:,} inputs in {hours:.1f} h. Tests that failed: {failed}."
+        f"Tried: {content['inputs']:,} of {INPUTS:,} inputs in {hours:.1f} h. Tests that failed: {failed}. "
+        f"Rounds whose process was killed: {content.get('killed_rounds', 0)} ({KILLED})."
     )
 
 
