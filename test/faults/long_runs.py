@@ -17,7 +17,7 @@ FILES = {"worlds": "make test-worlds", "fuzz": "make fuzz", "soak": "make soak"}
 WORLDS, INPUTS, SOAK_MINUTES = 1000, 1_000_000, 240.0  # of a whole run
 CODE = ("reflectdrive_ros", "src", "config", "models")
 SENTENCES_MAX = 20  # on abnormal drives
-KILLED = "[the cause is mended](lab/2026-11-30-odd-inputs.md)"
+KILLED = "[the cause is corrected](lab/2026-11-30-odd-inputs.md)"
 
 
 def sections(numbers: Path) -> str:
