@@ -116,13 +116,15 @@ def test_the_scores_of_the_readme_are_those_of_the_files():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
     planners = [cell.strip("`") for cell in rows[0][1:]]
     scenes, drives = numbers_of("eval-test")["drivers"], numbers_of("closed-loop")["planners"]
+    towns = numbers_of("closed-loop-judge-carla")["planners"]
     assert [row[1:] for row in rows[2:]] == [
         [f"{scenes[f'{planner} (objects)']['pdms']:.1f}" for planner in planners],
         [f"{drives[planner]['drive_score']:.1f}" for planner in planners],
-        [str(drives[planner]["at_fault"]) for planner in planners],
+        [f"{towns[planner]['drive_score']:.1f}" for planner in planners],
+        [str(drives[planner]["at_fault"] + towns[planner]["at_fault"]) for planner in planners],
     ]
-    counts = [scenes[f"{planners[0]} (objects)"]["scenes"], drives[planners[0]]["drives"]]
-    assert [int(re.findall(r"\d+", row[0])[0]) for row in rows[2:4]] == counts
+    counts = [scenes[f"{planners[0]} (objects)"]["scenes"], *(each[planners[0]]["drives"] for each in (drives, towns))]
+    assert [int(re.findall(r"\d+", row[0])[0]) for row in rows[2:5]] == counts
     untrained = scenes["reflectdrive2 random weights (objects)"]["pdms"]
     sentence = f"With random weights, choice of the goal, check and repair alone reach {untrained:.1f} in"
     assert sentence in " ".join(text.split())
