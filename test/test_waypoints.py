@@ -79,10 +79,15 @@ def test_a_plan_that_wavers_is_driven_evenly():
         assert np.abs(interpolated[4::5, 0] - along).max() < 0.4
 
 
-@pytest.mark.parametrize("stops_after_m", [1.0, 2.0, 6.0, 7.0])
-def test_a_plan_that_stops_has_stopped_where_it_says(stops_after_m):
+STARTS_MPS = (0.0, 1.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("stops_after_m", "speeds_mps"), [(1.0, STARTS_MPS), (2.0, STARTS_MPS), (6.0, STARTS_MPS), (15.0, STARTS_MPS[2:])]
+)
+def test_a_plan_that_stops_has_stopped_where_it_says(stops_after_m, speeds_mps):
     points = np.stack([np.minimum(5.0 * 0.5 * np.arange(1, 9), stops_after_m), np.zeros(8)], axis=1)
-    for speed in (0.0, 1.0, 2.5):
+    for speed in speeds_mps:
         (interpolated,) = interpolate(posed(points[None]), speed)
         assert interpolated[-1, 0] == pytest.approx(stops_after_m, abs=0.05)
         assert interpolated[:, 0].max() <= stops_after_m + 0.02

@@ -90,10 +90,11 @@ def _worlds(content: Mapping[str, Any]) -> str:
 def _fuzz(content: Mapping[str, Any]) -> str:
     failed = ", ".join(f"`{name}`" for name in content["failed"]) or "none"
     hours = content["seconds"] / 3600.0
+    rounds = content.get("killed_rounds", 0)
+    killed = f" Rounds whose process was killed: {rounds} ({KILLED})." if rounds else ""
     return (
         f"messages, images, settings, files and bytes that\nno sensor should send, in {len(content['tests'])} tests. "
-        f"Tried: {content['inputs']:,} of {INPUTS:,} inputs in {hours:.1f} h. Tests that failed: {failed}. "
-        f"Rounds whose process was killed: {content.get('killed_rounds', 0)} ({KILLED})."
+        f"Tried: {content['inputs']:,} of {INPUTS:,} inputs in {hours:.1f} h. Tests that failed: {failed}.{killed}"
     )
 
 
