@@ -76,10 +76,10 @@ def nested(name, value):
 
 
 @pytest.mark.parametrize(
-    "file", ["reflectdrive.yaml", "demo.yaml", "recorded.yaml", "reflectdrive2_scene.yaml", "drivefine_scene.yaml"]
+    "file", ["reflectdrive", "demo", "recorded", "reflectdrive2_scene", "drivefine_scene", "cameras_and_map"]
 )
 def test_the_shipped_files_pass(file):
-    assert refusals(SCHEMA, yaml.safe_load((ROOT / "config" / file).read_text())) == []
+    assert refusals(SCHEMA, yaml.safe_load((ROOT / "config" / f"{file}.yaml").read_text())) == []
 
 
 VALUES = st.one_of(

@@ -31,7 +31,7 @@ from reflectdrive_ros.replay.recorded_world import BagSlice
 from reflectdrive_ros.ros.bag import BagReader
 from reflectdrive_ros.ros.convert import stamp_ns
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.runtime import cli_args
+from reflectdrive_ros.runtime.network import load_networks, worker_network
 
 DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ def node_observations(path, *pairs):
         core = PlanningCore(mapping.config, time.perf_counter)
         steps = due_steps(core, BagSlice(reader, mapping.sources), lambda share: None, lambda statuses: None)
         observations = [step.inputs.snapshot.observation for step in steps]
-    spec = cli_args.network_for(mapping.config, "reflectdrive2", False).inputs
+    spec = load_networks(mapping.config, worker_network)["reflectdrive2"].inputs
     return {each.stamp_ns: each for each in observations if each is not None}, spec
 
 

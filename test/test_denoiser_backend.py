@@ -249,7 +249,7 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
         token_network("reflectdrive2", PlannerContext(settings, denoiser))
     own = replace(settings, planner="reflexdiffusion", cameras=replace(settings.cameras, required=False))
     engine.check_network(own, denoiser)  # it needs no camera
-    assert engine.image_size(denoiser) is None
+    assert engine.image_size({own.planner: denoiser}) is None
     with pytest.raises(ConfigError, match=r"planner reflexdiffusion needs a network of kind denoiser, but .* token"):
         engine.check_network(own, SimpleNamespace(kind="token"))
 

@@ -30,7 +30,7 @@ from reflectdrive_ros.planning.inputs import needs_cameras
 from reflectdrive_ros.ros import convert, topics
 from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.planning_core import PlanningCore
-from reflectdrive_ros.runtime.cli_args import network_for, weights_of
+from reflectdrive_ros.runtime.cli_args import weights_of
 from reflectdrive_ros.runtime.engine import Engine
 from reflectdrive_ros.runtime.model_file import ModelFileError
 
@@ -171,10 +171,8 @@ def test_of_many_drives_the_weights_are_those_of_each_planner(tmp_path):
         files.append((str(tmp_path / name / "weights.safetensors"), sha256))
     planner_config = Config(planner=NAME, model=ModelConfig(*files[0]))
     assert weights_of(planner_config, ["route_follower", "reflexdiffusion"]) == files[0][1]
-    assert (
-        network_for(planner_config, "reflexdiffusion", False).spec
-        == network_for(planner_config, "reflexdiffusion", True).spec
-    )
+    trained, random = (Variant(planner_config, random_weights=each).networks()[NAME] for each in (False, True))
+    assert trained.spec == random.spec
 
 
 # --- from topics -----------------------------------------------------------------------------------------------------
@@ -283,7 +281,7 @@ def test_lanelets_of_two_points_are_lanes(tmp_path):
 
 
 def test_it_is_scored_on_recorded_traffic(monkeypatch):
-    monkeypatch.setattr(variants, "worker_network", lambda *model: StraightDenoiser())
+    monkeypatch.setattr(variants, "worker_network", lambda model, decoding: StraightDenoiser())
     scored = recorded_tracks.evaluate(TRACKS, {NAME: Variant(config(planner=NAME))}, Console(quiet=True))
     assert scored.failures == {}
     assert np.array(scored.scores[NAME])[:, 0].max() > 0.5

@@ -8,15 +8,16 @@ import pytest
 import yaml
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
 from rclpy.serialization import deserialize_message
-from scenes import NO_LIGHTS, Clock, cars, config, later
+from scenes import NO_LIGHTS, Clock, cars, config, lanes, later
 from scripted_network import STRAIGHT, ScriptedNetwork, arc_way, camera_observation
 
 from reflectdrive_ros.core.config import Config, ConfigError, load, override_dotted
 from reflectdrive_ros.core.domain import PlanSource, StepKind, Verdict
-from reflectdrive_ros.planning import generator_spec, get_planner, pipeline
+from reflectdrive_ros.evaluation.privilege import without
+from reflectdrive_ros.planning import generator_spec, get_planner, learned_configs, pipeline
 from reflectdrive_ros.planning.candidates import Candidates, GeneratorSpec
 from reflectdrive_ros.planning.generators import GENERATORS
-from reflectdrive_ros.planning.inputs import needs_cameras, uses_map
+from reflectdrive_ros.planning.inputs import needs_cameras, reads_images, reads_vectors, uses_map
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import waypoints
 from reflectdrive_ros.ros import outputs, plan_messages
@@ -24,6 +25,7 @@ from reflectdrive_ros.ros.inputs.control import Signal
 from reflectdrive_ros.runtime.engine import Engine
 
 BOTH = "reflectdrive2+idm_proposals"
+TWO = "reflectdrive2+reflexdiffusion"
 STANDING = cars((30.0, 0.0, 0.0, 0.0))
 FASTEST = arc_way(8.0, 0.0)
 
@@ -70,11 +72,6 @@ def test_a_list_of_one_is_that_planner(name):
         ),
         ("idm_proposals+", r"^planner is '', expected one of"),
         ("idm_proposals+idm_proposals", r"^planner is 'idm_proposals\+idm_proposals', which has a name twice"),
-        (
-            "drivefine+reflexdiffusion+idm_proposals",
-            r"^planner is '.*', but an engine has one network: name drivefine or reflexdiffusion, not both$",
-        ),
-        ("reflectdrive2+reflectdrive", r"one network: name reflectdrive2 or reflectdrive, not both$"),
     ],
 )
 def test_names_that_cannot_plan_together_are_refused_at_the_start(planner, sentence):
@@ -89,6 +86,68 @@ def test_model_and_inputs_are_those_of_the_learned_planner(planner):
     assert uses_map(Config(planner=planner))
     spec = generator_spec(Config(planner=planner))
     assert (spec.name, spec.network, spec.images, spec.vectors) == (planner, "denoiser", False, True)
+
+
+def test_each_learned_planner_has_a_network_of_its_own():
+    both = Config(planner=TWO)
+    assert {name: own.model for name, own in learned_configs(both).items()} == {
+        name: Config(planner=name).model for name in both.planners
+    }
+    weights = override_dotted(both, {"model.file": "mine.safetensors", "model.sha256": "0" * 64, "model.threads": 3})
+    first, second = (own.model for own in learned_configs(weights).values())
+    assert (first.file, second.file) == ("mine.safetensors", Config(planner="reflexdiffusion").model.file)
+    assert first.threads == second.threads == 3
+    # cameras and map: both are read, and the car needs neither to drive on
+    assert (reads_images(both), needs_cameras(both), reads_vectors(both)) == (True, False, True)
+
+
+def test_two_networks_that_take_the_same_cameras_are_checked_each_for_its_planner():
+    plans = ScriptedNetwork(STRAIGHT)
+    with pytest.raises(ConfigError, match=r"^planner reflexdiffusion needs a network of kind denoiser, but .* is of"):
+        Engine(config(planner=TWO), Clock(), network=dict.fromkeys(TWO.split("+"), plans))
+
+
+# --- lost inputs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_planners():
+    return Engine(config(planner=TWO, model__threads=1, engine__deadline_ms=10_000.0), Clock())
+
+
+def on_a_road():
+    """8 m/s on the right one of two lanes; everything is known."""
+    road, route = (
+        lanes(*((50.0 * k - 50.0, y, 50.0, 3.5, 13.9, 0) for k in range(4) for y in offsets))
+        for offsets in ((0.0, 3.5), (0.0,))
+    )
+    return scene(cars(), lanes=road, route_lanes=route)
+
+
+@pytest.mark.parametrize(
+    ("lost", "planners"),
+    [
+        ((), {"reflectdrive2", "reflexdiffusion"}),
+        (("cameras",), {"reflexdiffusion"}),
+        (("map",), {"reflectdrive2", "reflexdiffusion"}),
+        (("objects", "lights"), {"reflectdrive2", "reflexdiffusion"}),
+        (("cameras", "lights", "map"), {"reflexdiffusion"}),
+    ],
+)
+def test_a_car_that_loses_inputs_drives_on(two_planners, lost, planners):
+    two_planners.reset()
+    report = two_planners.step(without(on_a_road(), lost))
+    assert report.source is PlanSource.PLANNER, report.reason
+    assert set(report.plan.planners) == planners
+    assert waypoints(report.plan.trajectory)[-1, 0] > 10.0
+    assert any(each.startswith("reflectdrive2 has no plan: ") for each in report.notes) == ("cameras" in lost)
+    assert any("lanes are unknown" in each for each in report.notes) == ("map" in lost)
+
+
+def test_a_car_that_sees_nothing_of_the_traffic_stops(two_planners):
+    two_planners.reset()
+    report = two_planners.step(without(on_a_road(), ("cameras", "objects")))
+    assert (report.source, report.reason[:31]) == (PlanSource.STOP, "neither images nor objects are ")
 
 
 # --- the set of plans ------------------------------------------------------------------------------------------------

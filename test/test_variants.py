@@ -64,13 +64,16 @@ def test_weights_of_a_variant_have_the_hash_of_their_card(tiny_model):  # noqa: 
 def test_variants_that_share_a_network_decode_with_the_same_one():
     settings = {"a": {}, "b": {"pipeline.repair": False}, "c": {"decoding.goals": 3}}
     rows = variants.of_settings(Config(), settings)
-    assert rows["a"].network_key == rows["b"].network_key != rows["c"].network_key
+    assert rows["a"].network_keys == rows["b"].network_keys != rows["c"].network_keys
 
 
 def test_rows_are_compared_with_the_first_that_is_given_as_much():
     settings = {"a": {}, "b": {}, "c": {"privilege": "route"}, "d": {"privilege": "route"}}
     rows = variants.of_settings(Config(), settings, ("objects",))
     assert variants.references(rows) == {"b (objects)": "a (objects)", "d (route)": "c (route)"}
+    rows = variants.of_settings(Config(), {"a": {}, "b": {"lost": "map+cameras"}, "c": {"lost": "cameras+map"}})
+    assert rows["c"].lost == ("cameras", "map")
+    assert variants.references(rows) == {"c": "b"}
     road = {"inputs.drivable_type": "map"}
     rows = variants.of_settings(Config(), {"a": {}, "b": road, "c": {}, "d": road})
     assert variants.references(rows) == {"c": "a", "d": "b"}
@@ -83,6 +86,10 @@ def test_rows_are_compared_with_the_first_that_is_given_as_much():
         (("--variant", "a", "planner=nobody"), "--variant a: planner is 'nobody', expected one of"),
         (("--variant", "a", "model.file=nowhere.safetensors"), "--variant a: no card.json beside"),
         (("--variant", "a", "vehicle.width_m=3"), "--variant a: vehicle.width_m is the same for all variants"),
+        (
+            ("--variant", "a", "lost=radar"),
+            "--variant a: lost has 'radar', expected some of cameras+objects+lights+map",
+        ),
         (("--variant", "a", "privilege=magic"), "--variant a: privilege is 'magic', expected one of words"),
         (("--variant", "guard.max_speed_mps=3"), "the first word is the name of the variant"),
         (("--variant", "a", "--variant", "a"), "--variant a is given twice"),

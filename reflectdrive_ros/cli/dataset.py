@@ -37,9 +37,9 @@ from ..infra.errors import UserError
 from ..infra.files import lock_folder, path_text, read_limited
 from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
-from ..planning import generator_spec
 from ..runtime import cli_args
 from ..runtime.engine import image_size
+from ..runtime.network import load_networks, worker_network
 
 INTERVAL_BYTES = 1 << 24
 LIMIT_OPTIONS = {
@@ -159,8 +159,7 @@ def navsim_dataset(args: argparse.Namespace, config: Config, errors: Console) ->
 
 def network_image_size(config: Config) -> tuple[int, int]:
     """Width and height in px of the images that the node makes for its planner."""
-    network = cli_args.network_for(config, config.planner, False) if generator_spec(config).network else None
-    return image_size(network) or (config.cameras.width, config.cameras.height)
+    return image_size(load_networks(config, worker_network)) or (config.cameras.width, config.cameras.height)
 
 
 def read_overrides(path: Path) -> dict[str, list[tuple[float, float]]]:

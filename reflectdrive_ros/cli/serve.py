@@ -22,10 +22,10 @@ from ..infra import arguments
 from ..infra.command import command, list_counts, make_list
 from ..infra.errors import UserError
 from ..infra.provenance import write_numbers
-from ..planning import generator_spec
 from ..planning.inputs import reads_vectors
 from ..runtime import cli_args
-from ..runtime.engine import NO_DEADLINE_MS, check_network
+from ..runtime.engine import NO_DEADLINE_MS, check_networks
+from ..runtime.network import load_networks, worker_network
 
 HOST, PORT = "127.0.0.1", 50051
 DEADLINE_MS = 1000.0
@@ -96,6 +96,6 @@ def make_driver(config: Config, deadline_s: float) -> Any:
     """The planner as the contract's driver. Raises ModelFileError, and ImportError without the contract's package."""
     from ..egodriver.driver import PlannerDriver
 
-    network = cli_args.network_for(config, config.planner, False) if generator_spec(config).network else None
-    check_network(config, network)
-    return PlannerDriver(config, network, deadline_s)
+    networks = load_networks(config, worker_network)
+    check_networks(config, networks)
+    return PlannerDriver(config, networks, deadline_s)

@@ -393,8 +393,8 @@ class Config:
     planner: str = setting(
         "reflectdrive2",
         "planner: constant_velocity, route_follower, idm_proposals, or with a model reflectdrive2, reflectdrive, "
-        "drivefine, reflexdiffusion. Several, at most one with a model, plan side by side: [reflexdiffusion, "
-        "idm_proposals] or reflexdiffusion+idm_proposals",
+        "drivefine, reflexdiffusion. Several plan side by side: [reflectdrive2, reflexdiffusion] or "
+        "reflectdrive2+reflexdiffusion; model.file is the model of the first, others have the shipped ones",
         separator=PLANNER_SEPARATOR,
     )
     speed_limit_mps: float = setting(13.9, "used where the map has no limit", 0.5, 60.0)
@@ -450,6 +450,16 @@ class Config:
     def planners(self) -> tuple[str, ...]:
         """The names in `planner`, the preferred one first."""
         return tuple(self.planner.split(PLANNER_SEPARATOR))
+
+    def of_planner(self, name: str) -> Config:
+        """The settings of one of several planners: `model` is that of the first with one, others have the shipped."""
+        if self.planners == (name,):
+            return self
+        model, others = self.model, [each for each in self.planners if each in SHIPPED_MODELS][1:]
+        if name in others:
+            file, sha256 = SHIPPED_MODELS[name]
+            model = dataclasses.replace(model, file=file, sha256=sha256)
+        return dataclasses.replace(self, planner=name, model=model)
 
 
 def load(path: str | Path, base: Config | None = None) -> Config:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.config import Config
 from ..infra import arguments
-from ..planning.inputs import needs_cameras
+from ..planning.inputs import needs_cameras, reads_images
 from ..ros import topics
 from ..ros.planning_core import PlanningCore
 from ..runtime.engine import NO_DEADLINE_MS
@@ -51,7 +51,7 @@ def camera_rig(config: Config) -> Sequence[Any]:
     """The proving ground's cameras at the planner's image size; none if it needs none."""
     from ..sim.render import camera
 
-    return camera.rig(config.cameras.width, config.cameras.height) if needs_cameras(config) else ()
+    return camera.rig(config.cameras.width, config.cameras.height) if needs_cameras(config) or reads_images(config) else ()
 
 
 def world_recording(world: World, config: Config, seconds: float) -> DemoRecording:

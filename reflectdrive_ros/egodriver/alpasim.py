@@ -29,9 +29,9 @@ from ..infra.errors import UserError
 from ..planning import get_planner
 from ..planning.planner import Network, PlannerContext, PlanningError
 from ..planning.stop_plan import stop_plan
-from ..runtime import cli_args
-from ..runtime.engine import check_network
+from ..runtime.engine import check_networks
 from ..runtime.model_file import model_config
+from ..runtime.network import load_networks, worker_network
 from ..scoring.simulate import HORIZON_S
 from .convert import US_TO_NS
 
@@ -73,9 +73,9 @@ class ReflectDriveModel(BaseTrajectoryModel):  # type: ignore[misc]
         config = Config()
         if model_cfg.checkpoint_path != SHIPPED_MODEL:
             config = replace(config, model=model_config(str(model_cfg.checkpoint_path), None))
-        network = cli_args.network_for(config, config.planner, random_weights=False)
-        check_network(config, network)
-        assert network is not None
+        networks = load_networks(config, worker_network)
+        check_networks(config, networks)
+        network = networks[config.planner]
         assert network.kind == "token"
         if context_length not in (None, network.inputs.instants):
             raise ValueError(

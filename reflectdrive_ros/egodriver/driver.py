@@ -28,8 +28,7 @@ from ..core.domain import Array, CameraFrame, EgoState, Observation, PlanSource,
 from ..features.cameras import Camera
 from ..features.images import PAIR_INTERVAL_S, PAIR_TOLERANCE_S
 from ..features.reprojection import View, black, plan_views, reproject
-from ..planning.inputs import needs_cameras
-from ..planning.planner import AnyNetwork
+from ..planning.planner import Networks
 from ..ros.inputs.route import command_along
 from ..runtime.engine import Engine, camera_rig
 from . import convert
@@ -56,10 +55,10 @@ class Session:
 class PlannerDriver(BaseDriver):
     """`config.planner` for the sessions of a server."""
 
-    def __init__(self, config: Config, network: AnyNetwork | None, deadline_s: float) -> None:
+    def __init__(self, config: Config, networks: Networks, deadline_s: float) -> None:
         self.name = f"reflectdrive-{config.planner}"
-        self._config, self._network, self._deadline_s = config, network, deadline_s
-        self._rig: tuple[Camera, ...] = tuple(camera_rig(network)) if needs_cameras(config) else ()
+        self._config, self._networks, self._deadline_s = config, networks, deadline_s
+        self._rig: tuple[Camera, ...] = tuple(camera_rig(networks))
         self._sessions: dict[str, Session] = {}
         self._network_lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # sessions, late, and plans by name of their source
@@ -102,7 +101,7 @@ class PlannerDriver(BaseDriver):
             )
         if self._rig and max(view.coverage for view in views) < MIN_COVERAGE:
             raise BadInput("no declared camera sees what the network's cameras see: check rig_to_camera")
-        self._sessions[session.uuid] = Session(Engine(self._config, time.perf_counter, network=self._network), views)
+        self._sessions[session.uuid] = Session(Engine(self._config, time.perf_counter, network=self._networks), views)
         self._count("sessions")
 
     def on_session_close(self, session: SessionState) -> None:

@@ -49,7 +49,6 @@ from ..infra.progress import track_progress
 from ..infra.provenance import program_sha256, write_numbers
 from ..maps import road_file, sumo
 from ..planning import LEARNED
-from ..planning.inputs import needs_cameras
 from ..planning.planner import Planner
 from ..runtime import cli_args
 from ..runtime.engine import Engine
@@ -64,6 +63,7 @@ from .drive_score import DriveScore, progress_note, score_metrics
 from .drive_sums import MEASURES, PLAN_SCORES, difference, difference_table, drive_metrics
 from .driving_scores import extend
 from .incidents import IncidentRecorder
+from .privilege import LOST_AFTER_S, without
 from .variants import Variant, Variants, check, references, weights_of
 from .worlds import Worlds
 
@@ -90,15 +90,15 @@ def drive(
     """Drives for `duration_s` of simulated time, or until the route ends.
 
     `name`: of the row, by default that of the planner. `images`: whether camera images are rendered; None: if the
-    settings require cameras and the planner uses them. The drivable area is given where `inputs.drivable_type` is not
-    `none`. `recipe` plans in place of the planner's own recipe, on its network.
+    planner uses them. Inputs that it loses are there until LOST_AFTER_S. The drivable area is given where
+    `inputs.drivable_type` is not `none`. `recipe` plans in place of the planner's own recipe, on its network.
     Raises ConfigError for an unknown planner, ModelFileError for a model that cannot be used, RoadError, SumoMissing
     and TrafficError as the world does.
     """
     config, name = variant.config, name or variant.planner_name
-    network = variant.network()
+    networks = variant.networks()
     if images is None:
-        images = needs_cameras(config) and variant.uses_images
+        images = variant.uses_images
     scores: list[list[float]] = []  # of each scored plan: its PDM score and PLAN_SCORES
     verdicts: Counter[str] = Counter()
     sources: Counter[str] = Counter()
@@ -106,7 +106,7 @@ def drive(
     with logged_errors() as errors, World(options, config.vehicle) as world:
         recorder = IncidentRecorder(world, name)
         measurer = MeasurementRecorder(world.road_map, world.space, world.vehicle)
-        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, planner=recipe, network=network)
+        engine = Engine(config, clock=lambda: world.stamp_ns * 1e-9, planner=recipe, network=networks)
         cameras = CameraHistory(world, config) if images else None
         every = round(SCORE_EVERY_S / DT_S)
         for step in range(round(duration_s / DT_S)):
@@ -115,6 +115,8 @@ def drive(
                 drivable=config.inputs.drivable_type != "none",
                 vectors=variant.uses_vectors,
             )
+            if step * DT_S >= LOST_AFTER_S:
+                observation = without(observation, variant.lost)
             start_s = time.process_time()
             report = engine.step(observation)
             kind = "none" if report.step is None else report.step.value

@@ -20,13 +20,14 @@ from ..core import kinematics
 from ..core.config import Config, ConfigError, override_dotted
 from ..core.domain import Observation
 from ..features import cameras
+from ..features.images import InputSpec
 from ..infra.errors import UserError
 from ..planning import generator_spec, get_planner
-from ..planning.planner import Network, PlannerContext, PlanningError
+from ..planning.planner import Networks, PlanningError, planner_context
 from ..planning.stop_plan import stop_plan
-from ..runtime import cli_args
-from ..runtime.engine import check_network
+from ..runtime.engine import camera_network, check_networks
 from ..runtime.model_file import model_config
+from ..runtime.network import load_networks, worker_network
 from .driving_scores import extend, plan_once
 from .navsim import PAST_FRAMES, observe
 
@@ -64,7 +65,7 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
             model_settings = model_config(model, None)
             config = override_dotted(config, {"model.file": model_settings.file, "model.sha256": model_settings.sha256})
         self._sampling, self._config = sampling, config
-        self._network: Network | None = None
+        self._networks: Networks = {}
 
     def name(self) -> str:
         """Names the table of scores that the devkit writes."""
@@ -72,15 +73,13 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
 
     def initialize(self) -> None:
         """Loads the network. Raises ModelFileError, or ConfigError for one of another kind."""
-        network = cli_args.network_for(self._config, self._config.planner, random_weights=False)
-        check_network(self._config, network)
-        assert network is not None
-        assert network.kind == "token"
-        self._network = network
+        networks = load_networks(self._config, worker_network)
+        check_networks(self._config, networks)
+        self._networks = networks
 
     def get_sensor_config(self) -> SensorConfig:
         """Three cameras at the last frames that the network takes; no other camera, no lidar."""
-        frames = list(range(PAST_FRAMES - self._loaded.inputs.instants, PAST_FRAMES))
+        frames = list(range(PAST_FRAMES - self._inputs.instants, PAST_FRAMES))
         names = ("cam_f0", "cam_l0", "cam_l1", "cam_l2", "cam_r0", "cam_r1", "cam_r2", "cam_b0", "lidar_pc")
         return SensorConfig(**{name: frames if name in ("cam_f0", "cam_l0", "cam_r0") else False for name in names})
 
@@ -90,7 +89,7 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
         Where the planner has no plan it is the stop plan, with a warning in the log. Raises ValueError for an
         AgentInput that lacks images or history.
         """
-        spec = self._loaded.inputs
+        spec = self._inputs
         observation = observe(agent_input, cameras.rig(spec.width, spec.height), spec.instants)
         dt_s = float(self._sampling.interval_length)
         times_s = dt_s * np.arange(1, int(self._sampling.num_poses) + 1)
@@ -102,15 +101,20 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
 
     def _plan(self, observation: Observation) -> Any:
         try:
-            plan = plan_once(get_planner(self._config), observation, PlannerContext(self._config, self._loaded))
+            plan = plan_once(get_planner(self._config), observation, planner_context(self._config, self._loaded))
         except PlanningError as fault:
             LOG.warning("no plan, the stop plan is used: %s", fault)
             plan = stop_plan(observation.ego, None, None, self._config)
         return plan.trajectory
 
     @property
-    def _loaded(self) -> Network:
-        if self._network is None:
+    def _loaded(self) -> Networks:
+        if not self._networks:
             self.initialize()
-        assert self._network is not None
-        return self._network
+        return self._networks
+
+    @property
+    def _inputs(self) -> InputSpec:
+        network = camera_network(self._loaded)
+        assert network is not None  # `initialize` has refused others
+        return network.inputs

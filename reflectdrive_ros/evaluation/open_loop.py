@@ -43,14 +43,14 @@ from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
 from ..infra.storage import location
 from ..planning import generator_spec, get_planner
-from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
+from ..planning.planner import AnyNetwork, PlannerContext, PlanningError, planner_context
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
 from .bootstrap import percent_interval
 from .driving_scores import MEASURES, PARTS, Row, Scores
 from .remembered import remembering
-from .variants import Variants, check, references, weights_of
+from .variants import NetworkKey, Variants, check, references, weights_of
 
 EXPERT = "expert"
 ALL = "all"  # scenes
@@ -271,12 +271,14 @@ def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> Sco
         variant.privilege: privileges_of.observe(scene, variant.privilege, with_vectors=vectors)
         for variant in variants.values()
     }
-    networks: dict[object, AnyNetwork | None] = {}  # rows that share one decode a scene once
+    networks: dict[NetworkKey, AnyNetwork] = {}  # rows that share one decode a scene once
     for name, variant in variants.items():
-        if variant.network_key not in networks:
-            networks[variant.network_key] = remembering(variant.network())
-        network = networks[variant.network_key] if variant.is_learned else None
-        context, observation = PlannerContext(variant.config, network), observations[variant.privilege]
+        keys, loaded = variant.network_keys, variant.networks()
+        for planner, key in keys.items():
+            networks.setdefault(key, remembering(loaded[planner]))
+        own = {planner: networks[key] for planner, key in keys.items()}
+        context = planner_context(variant.config, own)
+        observation = privileges_of.without(observations[variant.privilege], variant.lost)
         try:
             plan = driving_scores.plan_once(variant.planner(), observation, context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]

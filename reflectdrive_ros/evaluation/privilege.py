@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -20,6 +21,8 @@ from ..scoring import drivable
 from ..scoring.simulate import DT_S
 
 PRIVILEGES = ("words", "route", "objects", "logged")
+LOSABLE = ("cameras", "objects", "lights", "map")  # inputs that can fail on a vehicle
+LOST_AFTER_S = 10.0  # of a drive
 FUTURE_STRIDE = 5  # 0.5 s between the poses of a logged future
 
 
@@ -43,10 +46,29 @@ def observe(scene: DrivingScene, privilege: str, with_drivable: bool = True, wit
     return replace(observation, agents=agents_with_logged_futures(scene)) if privilege == "logged" else observation
 
 
+def without(observation: Observation, lost: Sequence[str]) -> Observation:
+    """The observation without some of LOSABLE. Lights are unknown too without a map, which has their stop lines."""
+    if "cameras" in lost:
+        observation = replace(observation, cameras=())
+    if "objects" in lost:
+        observation = replace(observation, agents=None, history=None)
+    if "lights" in lost or "map" in lost:
+        lanes, route_lanes = map(_without_lights, (observation.lanes, observation.route_lanes))
+        observation = replace(observation, traffic_lights=None, lanes=lanes, route_lanes=route_lanes)
+    if "map" in lost:
+        observation = replace(observation, drivable=None, stop_lines=None, lanes=None, route_lanes=None)
+    return observation
+
+
+def _without_lights(lanes: LanePolylines | None) -> LanePolylines | None:
+    return None if lanes is None else replace(lanes, lights=np.zeros_like(lanes.lights))
+
+
 def route_lanes_without_lights(scene: DrivingScene) -> LanePolylines:
     """The lanes of the route as a navigation system knows them."""
-    lanes: LanePolylines = scene.vectors["route_lanes"]
-    return replace(lanes, lights=np.zeros_like(lanes.lights))
+    lanes = _without_lights(scene.vectors["route_lanes"])
+    assert lanes is not None
+    return lanes
 
 
 @lru_cache(maxsize=1)

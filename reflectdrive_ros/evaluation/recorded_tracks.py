@@ -12,7 +12,7 @@ all drivers.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ..data import real_tracks
 from ..infra.command import make_table
 from ..infra.progress import track_progress
 from ..infra.provenance import write_numbers
-from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
+from ..planning.planner import Networks, PlanningError, planner_context
 from . import driving_scores
 from .driving_scores import MEASURES, Scores
 from .variants import Variants, check, references, weights_of
@@ -79,7 +79,7 @@ def evaluate(
     """
     config = config or Config()
     check(variants)
-    networks = {name: variant.network() for name, variant in variants.items()}
+    networks = {name: variant.networks() for name, variant in variants.items()}
     paths = real_tracks.recordings_in(folder)
     result = TrackResult(scores={driver: [] for driver in (HUMAN, *variants)}, references=references(variants))
     families = set[str]()
@@ -111,13 +111,13 @@ def evaluate(
 def _score_start(
     start: real_tracks.Start,
     variants: Variants,
-    networks: dict[str, AnyNetwork | None],
+    networks: Mapping[str, Networks],
     config: Config,
     result: TrackResult,
 ) -> None:
     plans = {HUMAN: start.human}
     for name, variant in variants.items():
-        context = PlannerContext(replace(variant.config, vehicle=start.vehicle), networks[name])
+        context = planner_context(replace(variant.config, vehicle=start.vehicle), networks[name])
         try:
             plan = driving_scores.plan_once(variant.planner(), start.observation, context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]

@@ -12,9 +12,9 @@ from ..planning.planner import AnyNetwork, Network, NetworkWrapper, Prefilled
 Answer = tuple[Array, Array]  # ids and probabilities
 
 
-def remembering(network: AnyNetwork | None) -> AnyNetwork | None:
+def remembering(network: AnyNetwork) -> AnyNetwork:
     """The network, with memory if it is a token network. Every answer is that of the network, to the bit."""
-    return network if network is None or network.kind != "token" else RememberingNetwork(network)
+    return network if network.kind != "token" else RememberingNetwork(network)
 
 
 class RememberingNetwork(NetworkWrapper):

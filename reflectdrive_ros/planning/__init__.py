@@ -18,23 +18,21 @@ PLANNERS = tuple(name for name, spec in GENERATORS.items() if spec.network is No
 LEARNED = tuple(name for name, spec in GENERATORS.items() if spec.network is not None)
 
 
-def generator_spec(config: Config) -> GeneratorSpec:
-    """Of the configured planner, or of several as one. Raises ConfigError for names that are none, are there twice, or
-    need a network each."""
+def generator_specs(config: Config) -> list[GeneratorSpec]:
+    """Of each configured planner. Raises ConfigError for names that are none, or are there twice."""
     names, available = config.planners, GENERATORS | PEERS
     for name in names:
         if name not in available:
             raise ConfigError(f"planner is '{name}', expected one of {', '.join(available)}")
-    specs = [available[name] for name in names]
-    if len(specs) == 1:
-        return specs[0]
     if len(set(names)) < len(names):
         raise ConfigError(f"planner is '{config.planner}', which has a name twice: name each planner once")
-    if len(learned := [spec.name for spec in specs if spec.network is not None]) > 1:
-        raise ConfigError(
-            f"planner is '{config.planner}', but an engine has one network: name {' or '.join(learned)}, not both"
-        )
-    return combine(specs)
+    return [available[name] for name in names]
+
+
+def generator_spec(config: Config) -> GeneratorSpec:
+    """Of the configured planner, or of several as one. Raises ConfigError as `generator_specs`."""
+    specs = generator_specs(config)
+    return specs[0] if len(specs) == 1 else combine(specs)
 
 
 def get_planner(config: Config) -> Planner:
@@ -51,6 +49,11 @@ def get_planner(config: Config) -> Planner:
             f"planner {config.planner} needs a model: set model.file and model.sha256, or give --model FILE"
         )
     return partial(pipeline.plan, spec.generate)
+
+
+def learned_configs(config: Config) -> dict[str, Config]:
+    """The settings of each configured planner that has a network, by name."""
+    return {spec.name: config.of_planner(spec.name) for spec in generator_specs(config) if spec.network is not None}
 
 
 def needed_capabilities(config: Config) -> frozenset[str]:

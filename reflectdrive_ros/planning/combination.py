@@ -1,8 +1,8 @@
 """Several planners as one: each proposes, and their candidates are one set for the pipeline.
 
 The first planner is preferred: variants are of its first plan, and the plan of another has to score better by more
-than `pipeline.PLANNER_COST`. At most one has a network. One that cannot plan is left out of the step and named in the
-notes; the others plan.
+than `pipeline.PLANNER_COST`. One that cannot plan is left out of the step and named in the notes; the others plan: of a
+planner that reads cameras and one that reads the map, either drives on where the inputs of the other are lost.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ class Memories:
 
 
 def combine(specs: Sequence[GeneratorSpec]) -> GeneratorSpec:
-    """One spec of several, of which at most one has a network."""
+    """One spec of several; what one engine has one of, as decoding settings, is that of the first with a network."""
     learned = next((index for index, spec in enumerate(specs) if spec.network is not None), 0)
 
     def generate(state: PlannerState, observation: Observation, planner_context: PlannerContext) -> Candidates:
+        if is_blind(observation) and any(spec.images for spec in specs):
+            raise PlanningError("neither images nor objects are known: the planner sees nothing of the traffic")
         parts, faults = list[Candidates | None](), list[str]()
         for spec, own in zip(specs, own_states(state, specs), strict=True):
             try:
-                parts.append(spec.generate(own, observation, planner_context))
+                parts.append(spec.generate(own, observation, planner_context.of_planner(spec.name)))
             except PlanningError as fault:
                 parts.append(None)
                 faults.append(f"{spec.name} has no plan: {fault}")
@@ -50,6 +52,11 @@ def combine(specs: Sequence[GeneratorSpec]) -> GeneratorSpec:
         vectors=any(spec.vectors for spec in specs),
         proposals=None,
     )
+
+
+def is_blind(observation: Observation) -> bool:
+    """Whether nothing is known of other road users."""
+    return not observation.cameras and observation.others is None
 
 
 def own_states(state: PlannerState, specs: Sequence[GeneratorSpec]) -> list[PlannerState]:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from ..core.config import Config
-from . import generator_spec
+from . import generator_specs
 
 
 def reads_images(config: Config) -> bool:
     """Whether the planner reads camera images. A token network with `cameras.required` false reads the scene alone."""
-    spec = generator_spec(config)
-    return spec.images and (spec.network != "token" or config.cameras.required)
+    return any(spec.images and (spec.network != "token" or config.cameras.required) for spec in generator_specs(config))
 
 
 def reads_vectors(config: Config) -> bool:
     """Whether the planner reads lanes with their lights, and the agents' history; others pay nothing."""
-    spec = generator_spec(config)
-    return spec.vectors or (spec.network == "token" and not config.cameras.required)
+    return any(
+        spec.vectors or (spec.network == "token" and not config.cameras.required) for spec in generator_specs(config)
+    )
 
 
 def needs_cameras(config: Config) -> bool:
-    """Whether the car stops without images: `cameras.required`, but never for a planner whose network reads none."""
-    return config.cameras.required and generator_spec(config).network != "denoiser"
+    """Whether the car stops without images: `cameras.required`, but never with a planner whose network reads none."""
+    return config.cameras.required and all(spec.network != "denoiser" for spec in generator_specs(config))
 
 
 def uses_map(config: Config) -> bool:

@@ -7,7 +7,7 @@ PlanningError, with one sentence as its message, if it cannot plan; the engine t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -181,6 +181,7 @@ class NetworkWrapper:
 
 
 AnyNetwork = Network | Denoiser  # what a model file holds, as its card's `kind` says
+Networks = Mapping[str, AnyNetwork]  # by name of the planner
 
 
 def draft_sequentially(network: Network, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
@@ -227,17 +228,27 @@ class PlannerContext:
     """Configuration, network, clock and checks of a planner."""
 
     config: Config
-    network: AnyNetwork | None = None  # of learned planners
+    network: AnyNetwork | None = None  # of learned planners; of several, that of the first
+    networks: Networks = field(default_factory=dict)  # of several planners
     make_inputs: Callable[[Observation, InputSpec], ModelInputs] = model_inputs
     deadline_used: Callable[[], float] = no_deadline  # elapsed share of the deadline, 0 at the start of the step
     safety: SafetyContext | None = None  # of the step's observation
     clock: Callable[[], float] = no_clock  # seconds, of the durations of stages
+
+    def of_planner(self, name: str) -> PlannerContext:
+        """That of one of several planners."""
+        return replace(self, network=self.networks.get(name, self.network))
 
     def safety_context(self, observation: Observation) -> SafetyContext:
         """The SafetyContext of the step, or a new one if the caller shares none for this observation."""
         if self.safety is not None and self.safety.observation is observation:
             return self.safety
         return SafetyContext(observation, self.config)
+
+
+def planner_context(config: Config, networks: Networks) -> PlannerContext:
+    """Context of a single plan, or of the first of a drive, without clock and deadline."""
+    return PlannerContext(config, next(iter(networks.values()), None), networks)
 
 
 def token_network(recipe: str, planner_context: PlannerContext) -> Network:

@@ -10,10 +10,8 @@ from typing import Any
 
 from ..core.config import Config, ConfigError, load, override_dotted
 from ..infra import arguments
-from ..planning import LEARNED, decoding_config, generator_spec, get_planner
-from ..planning.planner import AnyNetwork
+from ..planning import LEARNED, generator_spec, get_planner, learned_configs
 from .model_file import model_config, verified_sha256, weights_sha256
-from .network import random_network, worker_network
 
 
 def add_model_arguments(parser: argparse._ActionsContainer) -> None:
@@ -61,19 +59,10 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_settings_argument(parser)
 
 
-def network_for(config: Config, planner: str, random_weights: bool) -> AnyNetwork | None:
-    """The network of a learned planner, with random weights if requested: for worker processes.
-
-    Raises ModelFileError.
-    """
-    planner_config = replace(config, planner=planner)
-    return (random_network if random_weights else worker_network)(planner_config.model, decoding_config(planner_config))
-
-
 def weights_of(config: Config, planners: Sequence[str]) -> str:
     """Hash of the weights in use, empty if none of these planners has a network; several are separated by commas."""
     configs = (replace(config, planner=planner) for planner in planners)
-    models = (each.model for each in configs if generator_spec(each).network is not None)
+    models = (own.model for each in configs for own in learned_configs(each).values())
     return ", ".join(dict.fromkeys(map(weights_sha256, models)))
 
 
@@ -104,6 +93,6 @@ def configuration(args: argparse.Namespace, patience: Mapping[str, Any] | None =
     for name in planners:
         planner_config = replace(config, planner=name)
         get_planner(planner_config)
-        if generator_spec(planner_config).network is not None:
-            verified_sha256(planner_config.model)
+        for own in learned_configs(planner_config).values():
+            verified_sha256(own.model)
     return config

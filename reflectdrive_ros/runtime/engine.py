@@ -36,12 +36,21 @@ from ..core.domain import (
 )
 from ..core.kinematics import carry_forward, path_ahead
 from ..features.cameras import Camera
-from ..planning import decoding_config, generator_spec, get_planner, guard, needed_capabilities
+from ..planning import generator_spec, get_planner, guard, learned_configs, needed_capabilities
 from ..planning.continuation import continue_plan
 from ..planning.factors import planning_factors
 from ..planning.inputs import reads_images
 from ..planning.off_route import off_route_reason
-from ..planning.planner import AnyNetwork, Planner, PlannerContext, PlannerState, PlanningError
+from ..planning.planner import (
+    AnyNetwork,
+    Network,
+    Networks,
+    Planner,
+    PlannerContext,
+    PlannerState,
+    PlanningError,
+    planner_context,
+)
 from ..planning.postprocess import comfort
 from ..planning.postprocess.lateral_jerk import limited_trajectories
 from ..planning.postprocess.speed_profile import slow_trajectory
@@ -50,7 +59,7 @@ from ..planning.standstill import Standstill, StartMode, leave
 from ..planning.stop_plan import stop_plan
 from ..scoring.safety import SafetyContext, safety_check
 from .model_file import training_domain
-from .network import load_network
+from .network import load_networks
 from .prefetch import Prefetcher
 
 log = logging.getLogger(__name__)
@@ -72,47 +81,53 @@ class Engine:
         config: Config,
         clock: Clock = time.monotonic,
         planner: Planner | None = None,
-        network: AnyNetwork | None = None,
+        network: AnyNetwork | Networks | None = None,
         prefetch_scenes: bool = False,
     ) -> None:
         """`clock`: the source of time for durations and the deadline; a replay or a test passes its own.
 
-        The planner is the configured one, with its network loaded and self-checked, or the given one.
+        The planner is the configured one, with its network loaded and self-checked, or the given one. `network`: in
+        place of the configured one; of several planners, by name.
 
         `prefetch_scenes`: encode the observations given to `prefetch` at once, if the network supports it; for replays.
         Raises ConfigError or ModelFileError: one sentence with what to change. No other planner is used instead.
         """
-        is_configured = planner is None
+        is_configured, learned = planner is None, learned_configs(config)
+        networks = networks_by_planner(network, config)
         if planner is None:
             planner = get_planner(config)
-            if generator_spec(config).network is not None:
+            if not networks:
                 # prefetching uses all cores, so that each scene gets one thread
                 model = replace(config.model, threads=1) if prefetch_scenes else config.model
-                network = network or load_network(model, decoding_config(config))
-                check_network(config, network)
-            else:
-                network = None  # planners without a network need no model file
-        self.backend_description = (
-            "" if network is None else getattr(network, "backend_description", type(network).__name__)
+                networks = load_networks(replace(config, model=model))
+            networks = {name: networks[name] for name in learned if name in networks}
+            check_networks(config, networks)
+        described = {name: getattr(each, "backend_description", type(each).__name__) for name, each in networks.items()}
+        self.backend_description = "; ".join(
+            description if len(described) == 1 else f"{name}: {description}" for name, description in described.items()
         )
-        self.model_sha256 = "" if network is None else config.model.sha256.lower()
-        self.image_size = image_size(network)
-        self.rig = camera_rig(network) if config.cameras.reproject else ()
-        self.camera_dropout = takes_black_images(network)
+        self.model_sha256 = ", ".join(learned[name].model.sha256.lower() for name in networks if name in learned)
+        self.image_size = image_size(networks)
+        self.rig = camera_rig(networks) if config.cameras.reproject else ()
+        self.camera_dropout = takes_black_images(networks)
         self.domain_note = network_domain_note(config)
         self._config = config
         self._clock = clock
         self._planner = planner
         self._start_s = clock()  # of the step
-        self._planner_context = PlannerContext(config, network, deadline_used=self._deadline_used, clock=clock)
+        context = planner_context(config, networks)
+        self._planner_context = replace(context, deadline_used=self._deadline_used, clock=clock)
         self._prefetcher: Prefetcher | None = None
-        concurrent = prefetch_scenes and getattr(network, "concurrent", False)
-        if concurrent and network is not None and network.kind == "token":
+        only = context.network if len(networks) == 1 else None  # several planners prefetch nothing
+        concurrent = prefetch_scenes and getattr(only, "concurrent", False)
+        if concurrent and only is not None and only.kind == "token":
             draft_inputs = generator_spec(config).draft_inputs if is_configured else None
             self._prefetcher = ahead = Prefetcher(
-                network, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
+                only, clock, draft_inputs and partial(draft_inputs, planner_context=self._planner_context)
             )
-            self._planner_context = PlannerContext(config, ahead, ahead.make_inputs, self._deadline_used, clock=clock)
+            self._planner_context = PlannerContext(
+                config, ahead, make_inputs=ahead.make_inputs, deadline_used=self._deadline_used, clock=clock
+            )
         self.reset()
 
     def reset(self) -> None:
@@ -360,16 +375,28 @@ def is_closer(gap_m: float | None, own_m: float | None, enough_m: float) -> bool
     return gap_m < min(EQUAL_GAP * own_m if own_m > 0.0 else own_m, enough_m)
 
 
-def image_size(network: AnyNetwork | None) -> tuple[int, int] | None:
-    """Width and height in px of the images that a network takes; None if it takes none."""
-    if network is None or network.kind == "denoiser" or not network.inputs.cameras:
-        return None
-    return network.inputs.width, network.inputs.height
+def networks_by_planner(network: AnyNetwork | Networks | None, config: Config) -> Networks:
+    """A network as that of the first configured planner with one; none as no networks."""
+    if network is None or isinstance(network, Mapping):
+        return network or {}
+    return {next(iter(learned_configs(config)), config.planner): network}
 
 
-def camera_rig(network: AnyNetwork | None) -> tuple[Camera, ...]:
-    """The cameras that a network was trained with, left to right; empty if it takes no images or they are unknown."""
-    return () if network is None or network.kind == "denoiser" else network.inputs.rig
+def camera_network(networks: Networks) -> Network | None:
+    """The first network that takes images; None if none does."""
+    return next((each for each in networks.values() if each.kind == "token" and each.inputs.cameras), None)
+
+
+def image_size(networks: Networks) -> tuple[int, int] | None:
+    """Width and height in px of the images that the networks take; None if they take none."""
+    network = camera_network(networks)
+    return None if network is None else (network.inputs.width, network.inputs.height)
+
+
+def camera_rig(networks: Networks) -> tuple[Camera, ...]:
+    """The cameras of the network's training, left to right; empty if no network takes images or they are unknown."""
+    network = camera_network(networks)
+    return () if network is None else network.inputs.rig
 
 
 def planner_note(config: Config) -> str:
@@ -380,17 +407,25 @@ def planner_note(config: Config) -> str:
 
 
 def network_domain_note(config: Config) -> str:
-    """A sentence if the planner's network was trained on other images than it gets; empty if not, if its card does not
-    say, and for a planner that reads no images."""
-    if generator_spec(config).network is None or not reads_images(config):
-        return ""
-    trained, images = training_domain(config.model), config.cameras.domain
-    return f"the network was trained on {trained}, not on {images}" if trained and images not in trained else ""
+    """A sentence if the network that reads images was trained on other images than it gets; empty if not, if its card
+    does not say, and for planners that read no images."""
+    for own in learned_configs(config).values():
+        if reads_images(own):
+            trained, images = training_domain(own.model), own.cameras.domain
+            return f"the network was trained on {trained}, not on {images}" if trained and images not in trained else ""
+    return ""
 
 
-def takes_black_images(network: AnyNetwork | None) -> bool:
-    """Whether a network was trained with black images for missing cameras."""
+def takes_black_images(networks: Networks) -> bool:
+    """Whether the network that takes images was trained with black ones for missing cameras."""
+    network = camera_network(networks)
     return network is not None and "camera_dropout" in network.capabilities
+
+
+def check_networks(config: Config, networks: Networks) -> None:
+    """`check_network` for each configured planner that has one."""
+    for name, own in learned_configs(config).items():
+        check_network(own, networks.get(name))
 
 
 def check_network(config: Config, network: AnyNetwork | None) -> None:
@@ -431,7 +466,7 @@ def check_network(config: Config, network: AnyNetwork | None) -> None:
     if not network_count:
         return
     chosen = bool(network.inputs.rig) and cameras.reproject  # of more cameras, those that cover the network's
-    if (count < network_count and not (chosen and takes_black_images(network))) or (
+    if (count < network_count and not (chosen and "camera_dropout" in network.capabilities)) or (
         count > network_count and not chosen
     ):
         raise ConfigError(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ..core.config import ModelConfig
+from ..core.config import Config, ModelConfig
 from ..core.domain import AgentHistory, AgentKind, Agents, Array, EgoState, LanePolylines, LightState, Observation
 from ..core.lanes import LANE_POINTS
 from ..core.recipe_config import DecodingConfig
@@ -29,6 +29,7 @@ from ..core.vector_spec import VectorSpec
 from ..features.images import ModelInputs, encode_route, route_ahead
 from ..features.vectors import VectorInputs, vector_inputs
 from ..infra.installing import pip_extra, shipped
+from ..planning import decoding_config, learned_configs
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
 from ..planning.generators.reflectdrive import ReflectDriveDecoding
 from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from ..model.token.rollout import Decoding
 
 log = logging.getLogger(__name__)
+
+LoadNetwork = Callable[[ModelConfig, DecodingConfig], AnyNetwork | None]
 
 # suffix of a model file -> backends that read it, the best first: weights, or the card of exported graphs
 BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
@@ -80,6 +83,12 @@ def load_network(model: ModelConfig, decoding: DecodingConfig) -> AnyNetwork | N
     if skipped:
         network.backend_description += f" ({skipped})"
     return network
+
+
+def load_networks(config: Config, load: LoadNetwork = load_network) -> dict[str, AnyNetwork]:
+    """The network of each configured planner that has one, ready to drive. Raises ModelFileError."""
+    loaded = {name: load(own.model, decoding_config(own)) for name, own in learned_configs(config).items()}
+    return {name: network for name, network in loaded.items() if network is not None}
 
 
 class DescribedTokenNetwork(Network, Protocol):

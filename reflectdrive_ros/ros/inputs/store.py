@@ -152,7 +152,7 @@ class MessageStore:
         self.light_memory = LightMemory(self._config.inputs.max_ages_s["lights"], red_stays)
 
     def channels(self) -> list[Channel]:
-        latched = [*self.infos.values(), self.tf_static] if needs_cameras(self._config) else []
+        latched = [*self.infos.values(), self.tf_static] if self._uses_images else []
         objects = [] if self._config.inputs.objects_type == "none" else [self.objects]
         drivable = [self.drivable] if self._config.inputs.drivable_type == "grid" else []
         cloud = [self.obstacles] if self._config.inputs.obstacles_type == "cloud" else []
