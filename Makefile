@@ -180,7 +180,8 @@ ROAD_GIVEN := --setting inputs.drivable_type=map
 TABLES := $(addprefix $(NUMBERS)/,eval-test.json eval-test-alone.json eval-test-privileges.json eval-real_tracks.json \
 	closed-loop.json closed-loop-judge-carla.json \
 	variants-reflectdrive2.json variants-drivefine.json variants-reflexdiffusion.json \
-	variants-reflectdrive2_scene.json variants-drivefine_scene.json step.json node.json)
+	variants-reflectdrive2_scene.json variants-drivefine_scene.json variants-lost_inputs.json \
+	variants-lost_inputs_driven.json step.json node.json)
 .PHONY: results results-pages judges $(TABLES)
 
 results: $(TABLES) results-pages
@@ -203,7 +204,8 @@ $(NUMBERS)/eval-test-alone.json: COMMAND = eval --scenes test --limit 500 --priv
 	$(CAMERA_ROWS) $(SCENE_ROWS) $(PEER_ROWS)
 $(NUMBERS)/eval-test-privileges.json: COMMAND = eval --scenes test --limit 500 --planner reflectdrive2 $(ONE_THREAD) \
 	--privilege words route objects logged
-$(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks --planner reflexdiffusion route_follower
+$(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks $(SCENE_ROWS) --variant route_follower \
+	planner=route_follower
 $(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 14 --duration 40 $(ONE_THREAD) \
 	$(ROAD_GIVEN) $(DRIVE_ROWS)
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 12 --duration 40 \
@@ -231,6 +233,18 @@ $(NUMBERS)/variants-drivefine_scene.json: COMMAND = eval --scenes test --privile
 	--variant refined $(DRIVEFINE_SCENE) $(ALONE) \
 	--variant draft_in_pipeline $(DRIVEFINE_SCENE) drivefine.refine=false \
 	--variant refined_in_pipeline $(DRIVEFINE_SCENE)
+# a car with cameras, map and objects that loses inputs: `both` is config/cameras_and_map.yaml
+BOTH := planner=reflectdrive2+reflexdiffusion
+LESS = $(foreach lost,$(1),--variant $(2)_less_$(lost) $(3) lost=$(lost))
+$(NUMBERS)/variants-lost_inputs.json: COMMAND = eval --scenes test --limit 300 --privilege objects $(ONE_THREAD) \
+	--variant both $(BOTH) $(call LESS,cameras objects lights map,both,$(BOTH)) \
+	$(call LESS,cameras+objects cameras+lights cameras+map objects+lights objects+map lights+map,both,$(BOTH)) \
+	--variant reflectdrive2 planner=reflectdrive2 $(call LESS,objects lights map,reflectdrive2,planner=reflectdrive2) \
+	--variant reflexdiffusion planner=reflexdiffusion \
+	$(call LESS,objects lights map,reflexdiffusion,planner=reflexdiffusion)
+$(NUMBERS)/variants-lost_inputs_driven.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 6 --duration 40 \
+	$(ONE_THREAD) $(ROAD_GIVEN) --variant both $(BOTH) $(call LESS,cameras objects lights map,both,$(BOTH)) \
+	--variant reflectdrive2 planner=reflectdrive2
 $(NUMBERS)/step.json: COMMAND = bench step --scenes val --limit 100 --runs 5 $(ONE_THREAD)
 $(NUMBERS)/step.json: export OMP_WAIT_POLICY = PASSIVE
 $(NUMBERS)/node.json: COMMAND = bench node

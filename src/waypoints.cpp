@@ -20,11 +20,13 @@ void likeliest(const Smoothing& weights, const double* points, const double* sta
     }
 }
 
-// Distances (T) of a car that follows planned ones (T) and is never ahead of them.
+// Distances (T) of a car that follows planned ones (T), is never ahead of them and never faster than they ever are.
 void reachable_distances(const double* planned, int count, const Pace& pace, double* found) {
-  double place = 0.0, most = std::max(pace.speed_mps, 0.0) + 0.5 * pace.most_mps2 * pace.dt_s;
+  double place = 0.0, most = std::max(pace.speed_mps, 0.0) + 0.5 * pace.most_mps2 * pace.dt_s, fastest = 0.0;
+  for (int now = 0; now < count; ++now)
+    fastest = std::max(fastest, (planned[now] - (now ? planned[now - 1] : 0.0)) / pace.dt_s);
   for (int now = 0; now < count; ++now) {
-    double speed = most;
+    double speed = std::min(most, fastest);
     for (int step = 1; step <= count - now; ++step)  // at this speed, then braking, it is still behind the plan then
       speed = std::min(speed, (planned[now + step - 1] - place) / (step * pace.dt_s) +
                                   0.5 * pace.braking_mps2 * pace.dt_s * (step - 1));

@@ -23,7 +23,8 @@ struct Pace {
 };
 
 // Delays plans (N, T, 2) that speed up more than `most_mps2`, along their paths, and never ahead of themselves: they
-// could still brake with `braking_mps2` behind all later points. Returns the number of changed plans.
+// could still brake with `braking_mps2` behind all later points. A delayed plan is never faster than the plan ever is.
+// Returns the number of changed plans.
 int limit_acceleration(double* points, int plans, int count, const Pace& pace);
 
 // Points (N, T, 2) at distances (N, T) along paths (N, K, 2) with arc lengths (N, K).

@@ -54,6 +54,7 @@ def test_whatever_is_planned_the_car_can_speed_up_so_and_is_never_ahead(speed, s
     limited = speed_profile.limit_acceleration(points, speed, DT_S)
     assert required_accelerations(limited, speed).max() <= speed_profile.SPEEDING_UP_MPS2 + 1e-6
     assert (limited[:, 0] <= points[:, 0] + 1e-6).all()
+    assert np.diff(limited[:, 0], prepend=0.0).max() <= max(steps) + 1e-6  # it does not drive faster to catch up
 
 
 def test_the_path_stays_the_same():
@@ -71,7 +72,7 @@ def test_a_start_that_no_engine_gives_becomes_one_that_the_guard_lets_pass():
     limited = speed_profile.limit_acceleration(points, 0.0, DT_S)
     assert verdict_of(Trajectory(poses_from_points(limited), DT_S)) is Verdict.OK
     assert verdict_of(*trajectories(limited[None], 0.0, 0.1)) is Verdict.OK
-    np.testing.assert_allclose(limited[-1], points[-1], atol=0.5)  # it has caught up by then
+    assert 0.0 < points[-1, 0] - limited[-1, 0] < 4.0  # at 4 m/s the plan has a lead of what the start took longer
 
 
 @pytest.mark.parametrize("stops_after_m", [2.0, 5.0, 9.0])

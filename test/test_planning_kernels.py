@@ -92,11 +92,11 @@ def test_hasty_plans_are_delayed_to_what_is_reachable(speed_mps):
     changes[:, 0] *= 2.0
     along = np.concatenate([np.zeros((len(points), 1)), np.cumsum(lengths, axis=1)], axis=1)
     position_m, most = np.zeros(len(points)), np.full(len(points), speed_mps + 0.5 * SPEEDING_UP_MPS2 * DT_S)
-    reached = np.zeros((len(points), 8))
+    reached, fastest = np.zeros((len(points), 8)), lengths.max(axis=1) / DT_S
     for now in range(8):
         steps = np.arange(1, 9 - now)
         allowed = (along[:, 1 + now :] - position_m[:, None]) / (steps * DT_S) + 0.5 * BRAKING_MPS2 * DT_S * (steps - 1)
-        speed = np.maximum(np.minimum(most, allowed.min(axis=1)), 0.0)
+        speed = np.maximum(np.minimum(np.minimum(most, fastest), allowed.min(axis=1)), 0.0)
         position_m = position_m + DT_S * speed
         reached[:, now], most = position_m, speed + SPEEDING_UP_MPS2 * DT_S
     hasty = (changes > SPEEDING_UP_MPS2).any(axis=1)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from autoware_internal_planning_msgs.msg import CandidateTrajectories
+from messages import ns, odometry, predicted_objects, route
 from rclpy.serialization import deserialize_message
 from scenes import NO_LIGHTS, Clock, cars, config, lanes, later
 from scripted_network import STRAIGHT, ScriptedNetwork, arc_way, camera_observation
@@ -21,7 +22,9 @@ from reflectdrive_ros.planning.inputs import needs_cameras, reads_images, reads_
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
 from reflectdrive_ros.planning.postprocess.waypoints import waypoints
 from reflectdrive_ros.ros import outputs, plan_messages
+from reflectdrive_ros.ros.inputs.channel import Level
 from reflectdrive_ros.ros.inputs.control import Signal
+from reflectdrive_ros.ros.planning_core import PlanningCore
 from reflectdrive_ros.runtime.engine import Engine
 
 BOTH = "reflectdrive2+idm_proposals"
@@ -148,6 +151,21 @@ def test_a_car_that_sees_nothing_of_the_traffic_stops(two_planners):
     two_planners.reset()
     report = two_planners.step(without(on_a_road(), ("cameras", "objects")))
     assert (report.source, report.reason[:31]) == (PlanSource.STOP, "neither images nor objects are ")
+
+
+def test_a_node_whose_cameras_are_dead_plans_for_odometry_and_says_why():
+    core = PlanningCore(config(planner=TWO, model__threads=1, engine__deadline_ms=10_000.0), Clock())
+    core.put("route", route(), 0)
+    core.put("odometry", odometry(1.0, 0.0), ns(1.0))
+    core.put("objects", predicted_objects(1.0), ns(1.0))
+    assert core.due(ns(1.0))
+    report = core.step(ns(1.0)).report
+    core.wait_idle()
+    assert (report.source, report.plan.planner) == (PlanSource.PLANNER, "reflexdiffusion"), report.reason
+    statuses = {status.name: status for status in core.statuses(ns(1.05))}
+    assert statuses["planner"].level is Level.WARN
+    assert "reflectdrive2 has no plan: " in statuses["planner"].message
+    assert statuses["image front"].level is Level.WARN
 
 
 # --- the set of plans ------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ The plan of the most probable goal is changed by pairs of smooth offsets (`plan_
 the recorded future. The slope of the score by each change (pace, delay, lateral offset, bulge) is what the better
 direction gains. Heads (`probe_heads`) predict the slopes and the geometry of the scene (`scene_geometry`) from plan,
 ego motion and route, and from these with features of the network; what images or the scene add is the difference. Lane
-offset and heading are predicted without plan and route, because the route nearly is the lane. Printed: explained
-shares of the slopes and mean absolute errors of the geometry, cross-validated, with 95 % intervals.
+offset and heading are predicted without plan and route, because the route nearly is the lane. Printed, cross-validated
+with 95 % intervals: explained shares of the slopes and mean absolute errors of the geometry.
 No setting (--setting) changes the samples; no JSON file (--json) is written.
 """
 
@@ -64,15 +64,14 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     scenes = build_cache(args.train, shape_of(net.config), args.workers, errors.print, lambda done, total: None)
     vectors = None
     if net.config.scene is not None:
-        spec = net.config.scene.spec
-        of_set = build_vector_set(args.train, spec, args.workers, errors.print, lambda done, total: None)
+        of_set = build_vector_set(args.train, net.config.scene.spec, args.workers, errors.print, lambda *done: None)
         scenes, vectors = with_vectors(scenes, of_set, seed=0)
         vectors = replace(vectors, map_dropout=0.0)
     with RewardPool(args.train, scenes, PlanScorer(net.config.layout), args.workers) as pool:
         samples = collect(net, scenes, pool, min(args.limit, len(scenes)), args.train, errors, vectors)
-    spreads = [f"{std:.2f}" for std in 100.0 * samples.slopes.std(0)]
-    slopes, geometry = [["standard deviation, points", "", *spreads]], list[list[str]]()
-    blocks = [("plan, ego, route", None), *samples.features.items()]
+    spreads, geometry = [f"{std:.2f}" for std in 100.0 * samples.slopes.std(0)], list[list[str]]()
+    slopes = [["standard deviation, points", "", *spreads]]
+    blocks = {"plan, ego, route": None, **samples.features}.items()
     for (name, block), head in track_progress(list(product(blocks, HEADS)), "heads", errors):
         shares, mae = measure(samples, block, head)
         slopes.append([name, head, *(f"{each:.1f} ({low:.1f} .. {high:.1f})" for each, low, high in 100.0 * shares)])
@@ -119,28 +118,27 @@ def collect(
     for step in track_progress(range(-(-count // data.batch)), "scenes, in batches", console):
         batch = source.batch(step)
         plans = decode_greedily(net, batch, GoalRules(), 6).plans
-        modes = sample_modes(len(plans), PAIRS, np.random.default_rng([0, step]))  # (B, K, 4)
-        offsets = offsets_of(modes, layout.points, CHANGES)
-        up, down = (change_actions(plans[:, 0].numpy(), each, layout) for each in (offsets, offsets.opposite))
+        actions, modes = plans[:, 0].numpy(), sample_modes(len(plans), PAIRS, np.random.default_rng([0, step]))
+        offsets = offsets_of(modes, layout.points, CHANGES)  # of modes (B, K, 4)
+        up, down = (change_actions(actions, each, layout) for each in (offsets, offsets.opposite))
         scores = pool.score(*batch.scenes, np.concatenate([up, down], axis=1))[..., 0]
         gains = 0.5 * (scores[:, :PAIRS] - scores[:, PAIRS:])  # (B, K)
-        hidden = net.hidden(plans[:, :1], prompt_keys_values(net, batch))[:, 0]
-        half = hidden.shape[1] // 2
-        finished = torch.cat([hidden[:, :half].mean(1), hidden[:, half:].mean(1), hidden[:, -2], hidden[:, -1]], 1)
+        hidden = net.hidden(plans[:, :1], prompt_keys_values(net, batch))[:, 0]  # (B, T, W)
+        halves = [each.mean(1) for each in hidden.chunk(2, dim=1)]
+        finished = torch.cat([*halves, hidden[:, -2], hidden[:, -1]], dim=1)
         tokens = net.encode_images(batch.images).flatten(1) if net.config.images else finished[:, :0]
-        waypoints = layout.decode(plans[:, 0].numpy()).reshape(len(plans), -1)
+        waypoints = layout.decode(actions).reshape(len(plans), -1)
         route = np.nan_to_num(scenes.route[batch.rows.numpy()]).reshape(len(plans), -1)
         targets = [_targets(reader, folder, scenes, row) for row in batch.rows.tolist()]
         inputs = np.concatenate([waypoints, batch.ego.numpy(), route], axis=1)
         slopes = np.einsum("nk,nkm->nm", gains, modes) / PAIRS
-        parts.append(
-            (batch.ego.numpy(), inputs, finished.numpy(), tokens.numpy(), slopes, np.stack(targets), batch.rows)
-        )
+        features = finished.numpy(), tokens.numpy()
+        parts.append((batch.ego.numpy(), inputs, *features, slopes, np.stack(targets), batch.rows))
     columns = [np.concatenate(each)[:count] for each in zip(*parts, strict=True)]
     order = np.argsort(columns.pop(), kind="stable")
-    own, inputs, *features, changes, geometry = (each[order] for each in columns)
-    by_name = dict(zip(("finished plan", "image tokens"), features, strict=True))
-    return ProbeSamples(own, inputs, {name: x for name, x in by_name.items() if x.shape[1]}, changes, geometry)
+    own, inputs, *blocks, changes, geometry = (each[order] for each in columns)
+    by_name = {name: x for name, x in zip(("finished plan", "image tokens"), blocks, strict=True) if x.shape[1]}
+    return ProbeSamples(own, inputs, by_name, changes, geometry)
 
 
 def _targets(reader: SceneReader, folder: Path, scenes: CachedSet, row: int) -> Array:
