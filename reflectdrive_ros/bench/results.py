@@ -44,7 +44,7 @@ OPEN_LOOP = {
     "eval-test": "All planners, `objects`",
     "eval-test-alone": "All planners, `objects`: the first plan of the generator, without variants and repair",
     "eval-test-privileges": "The default planner by privilege",
-    "eval-real_tracks": "Recorded traffic",
+    "eval-real_tracks": "Recorded traffic, on which `reflexdiffusion` is trained",
 }
 HEAD = """# Results
 
