@@ -58,7 +58,7 @@ SHIPPED_MODELS = {  # planner -> file and SHA-256 of the model that comes with t
     ),
     "reflexdiffusion": (
         "models/reflexdiffusion_small/onnx/card.json",
-        "66dc3a0f5a8e85e6c52676160dc3e1d5c3151d55a6942e0e057ff40310aeb33f",
+        "ae69a1bea5430737bf653004a0293c88225f64aa320cd98c0c131e1bc7546af0",
     ),
 }
 
