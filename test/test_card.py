@@ -24,7 +24,6 @@ from reflectdrive_ros.model.card import RENDERED, GraphCard, GraphError
 from reflectdrive_ros.model.token.rollout import Decoding
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.generators import reflectdrive, reflectdrive2
-from reflectdrive_ros.planning.generators.reflectdrive import ReflectDriveDecoding
 from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError, prefill_sequences
 from reflectdrive_ros.runtime.graphs import GoalChoice
 from reflectdrive_ros.runtime.model_file import ModelFileError
@@ -46,11 +45,6 @@ def plain(folder):
 
 
 @pytest.fixture(scope="module")
-def guided(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("guided"), network(), guidance=True)
-
-
-@pytest.fixture(scope="module")
 def without_goals(tmp_path_factory):
     return exported(tmp_path_factory.mktemp("poses"), network(layout=POSES, transformer=ONE_LAYER))
 
@@ -66,7 +60,7 @@ def scene(seed=0):
 # --- what a card says ------------------------------------------------------------------------------------------------
 
 
-def test_a_card_says_what_the_network_is(plain, guided, without_goals):
+def test_a_card_says_what_the_network_is(plain, without_goals):
     card = GraphCard.read(plain)
     assert (card.kind, card.capabilities) == ("token", {"goals", "edit"})
     assert card.layout() == TokenLayout()
@@ -75,8 +69,6 @@ def test_a_card_says_what_the_network_is(plain, guided, without_goals):
     assert [camera["name"] for camera in rig] == ["front_left", "front", "front_right"]
     assert rig == camera_rig(card.model["inputs"]["width"], card.model["inputs"]["height"])
     assert set(card.files) == {"vision_encoder", "prefill_goal", "prefill", "step"}
-    assert GraphCard.read(guided).capabilities == {"goals", "edit", "guidance"}
-    assert set(GraphCard.read(guided).files) == {*card.files, "guided_step"}
     other = GraphCard.read(without_goals)
     assert (other.capabilities, other.layout()) == ({"edit", "sampling"}, POSES)
     assert "prefill_goal" not in other.files
@@ -101,7 +93,6 @@ def change(path, section, **values):
     [
         ("model", {"kind": "painter"}, "has model.kind = 'painter', expected one of token, denoiser"),
         ("model", {"capabilities": ["goals", "fly"]}, r"has model.capabilities\[1\] = 'fly', expected one of goals"),
-        ("model", {"capabilities": ["edit", "goals", "guidance"]}, "has no graphs.guided_step"),
         ("model", {"capabilities": ["edit", "goals", "refine"]}, "has no graphs.refine"),
         ("model", {"capabilities": ["edit"]}, "has goals in one of layout and capabilities, expected both or none"),
         ("model.layout", {"order": "axes"}, "TokenLayout.order is 'axes', expected 'waypoints'"),
@@ -112,6 +103,13 @@ def test_a_card_with_an_unknown_kind_layout_or_capability_is_refused_by_name(cop
     change(copy, section, **values)
     with pytest.raises(GraphError, match=complaint):
         GraphCard.read(copy)
+
+
+def test_guidance_on_the_card_of_a_token_network_is_ignored(copy):
+    change(copy, "model", capabilities=["edit", "goals", "guidance"])
+    card = GraphCard.read(copy)
+    assert card.capabilities == {"edit", "goals"}
+    assert set(card.files) == {"vision_encoder", "prefill_goal", "prefill", "step"}
 
 
 @pytest.mark.parametrize(
@@ -225,7 +223,7 @@ def test_every_shipped_model_loads_and_answers_as_its_card_says(card):
     network = load_network(ModelConfig(str(file), sha256_of(file), backend, "cpu"), DecodingConfig())
     if card.parent.name == "reflectdrive2_small":
         assert network.layout == TokenLayout(edit_goal=True)  # reinforcement learning let edits replace the goal
-        assert network.capabilities == {"goals", "edit", "guidance", "sampling"}
+        assert network.capabilities == {"goals", "edit", "sampling"}  # its card also lists guidance
 
 
 # --- goals of each recipe on the same graphs -------------------------------------------------------------------------
@@ -253,39 +251,3 @@ def test_settings_choose_goals_up_to_the_graphs_maximum(plain):
         loaded(plain, DecodingConfig(9))
     with pytest.raises(ModelFileError, match=r"goal_value_power is 0.5, but the graphs of .* have 3.0 built in"):
         loaded(plain, DecodingConfig(4, goal_value_power=0.5))
-
-
-# --- guidance --------------------------------------------------------------------------------------------------------
-
-
-def test_guided_graphs_write_what_torch_writes(guided):
-    graphs, eager = OrtNetwork.from_file(guided), TorchNetwork(network(), decoding=RULES)
-    rows = []
-    for net in (graphs, eager):
-        prefilled = net.prefill_goal(scene(1))
-        unconditional = net.unconditional(scene(1))
-        actions = prefilled.actions
-        for limit in (5, 5, 4):
-            actions, confidence = net.guided_step(prefilled.context, unconditional, actions, limit, 2.0)
-        rows.append((actions, confidence))
-        assert not np.array_equal(actions, net.draft(prefilled.context, prefilled.actions, (5, 5, 4))[0])
-    np.testing.assert_array_equal(rows[0][0], rows[1][0])
-    np.testing.assert_allclose(rows[0][1], rows[1][1], atol=1e-4)
-
-
-def guidance(weight):
-    return ReflectDriveDecoding(4, guidance=weight)
-
-
-def test_guidance_drives_where_the_graphs_have_it_and_is_refused_where_they_do_not(plain, guided):
-    assert loaded(guided, guidance(1.5)).capabilities >= {"guidance"}
-    assert loaded(plain, guidance(0.0)) is not None
-    complaint = "reflectdrive.guidance is set, but the graphs of .* lack the capability guidance: set it to 0"
-    with pytest.raises(ModelFileError, match=complaint):
-        loaded(plain, guidance(1.5))
-    plans = []
-    for weight in (0.0, 3.0):
-        settings = config(planner="reflectdrive", reflectdrive__guidance=weight)
-        context = PlannerContext(settings, loaded(guided, guidance(weight)))
-        plans.append(pipeline.plan(reflectdrive.generate, PlannerState(), camera_observation(8.0), context)[1].tokens)
-    assert (plans[0] != plans[1]).any()

@@ -259,7 +259,6 @@ def test_a_planner_refuses_a_network_of_another_kind_by_name(card):
     [
         ["--precision", "bf16", "--gate", "."],
         ["--camera", "64x64"],
-        ["--guidance"],
         ["--batch", "3"],
         ["--setting", "decoding.goals=4"],
     ],

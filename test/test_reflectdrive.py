@@ -4,19 +4,15 @@ last stage of ReflectDrive-2."""
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 from rubber_band import strip_grid
 from scenes import cars, config
 from scripted_network import SLOW, STRAIGHT, ScriptedNetwork, arc_frames, arc_way, camera_observation
-from tiny_net import tiny_net
 
 from reflectdrive_ros.core.domain import ForecastSource, StepKind
-from reflectdrive_ros.features.images import WORDS, model_inputs
 from reflectdrive_ros.planning import pipeline
 from reflectdrive_ros.planning.generators import reflectdrive, reflectdrive2
-from reflectdrive_ros.planning.planner import PlannerContext, PlannerState, PlanningError
-from reflectdrive_ros.runtime.torch_backend import TorchNetwork
+from reflectdrive_ros.planning.planner import PlannerContext, PlannerState
 
 TRUCK = cars((24.0, 0.0, 0.0, 0.0))
 
@@ -92,45 +88,3 @@ def test_the_check_tells_against_what_how_old_and_with_which_clearance():
         f"safe for 4.0 s against objects (along_road, 0.12 s old, {check.clearance_m:.1f} m clear); "
         "unchecked: no drivable space"
     )
-
-
-# --- guidance ---------------------------------------------------------------------------------------------------------
-
-
-class Guided(ScriptedNetwork):
-    capabilities = ScriptedNetwork.capabilities | {"guidance"}
-
-    def unconditional(self, inputs):
-        self.calls.append("unconditional")
-        return "nothing said"
-
-    def guided_step(self, context, unconditional, actions, limit, weight):
-        assert (context, unconditional) == ("scene", "nothing said")
-        self.calls.append(("guided", weight))
-        return super().step(context, actions, limit, False)
-
-
-def test_guidance_is_used_where_it_is_configured_and_never_ignored():
-    network = Guided(STRAIGHT)
-    planned(network, camera_observation(8.0), reflectdrive__guidance=1.5, reflectdrive__draft_rounds=5)
-    assert [call for call in network.calls if call == ("guided", 1.5)] == [("guided", 1.5)] * 5
-    other = Guided(STRAIGHT)
-    planned(other, camera_observation(8.0))
-    assert not any(call == "unconditional" or call[0] == "guided" for call in other.calls)
-    complaint = r"reflectdrive\.guidance is 1\.5, but the network lacks the capability guidance"
-    with pytest.raises(PlanningError, match=complaint):
-        planned(ScriptedNetwork(STRAIGHT), camera_observation(8.0), reflectdrive__guidance=1.5)
-
-
-def test_guidance_of_no_weight_is_none_and_some_weight_moves_away_from_the_unconditional_prompt():
-    net = tiny_net(text_length=6, words=WORDS, text_vocabulary=len(WORDS))
-    network = TorchNetwork(net)
-    assert "guidance" in network.capabilities
-    inputs = model_inputs(replace(camera_observation(8.0), instruction="turn left"), network.inputs)
-    scene, unconditional = network.prefill_goal(inputs), network.unconditional(inputs)
-    plain, confidence = network.step(scene.context, scene.actions, 14, False)
-    same, as_sure = network.guided_step(scene.context, unconditional, scene.actions, 14, 0.0)
-    np.testing.assert_array_equal(plain, same)
-    np.testing.assert_array_equal(confidence, as_sure)
-    other, _ = network.guided_step(scene.context, unconditional, scene.actions, 14, 50.0)
-    assert (other != plain).any()

@@ -182,7 +182,7 @@ def test_graphs_of_drivefine_on_the_route_refine_with_a_critique_as_torch_does(t
     card = GraphCard.read(tmp_path / "card.json")
     assert set(card.files) == {"prefill", "step", "sampled_step", "edit"}
     graphs, eager = OrtNetwork(card), TorchNetwork(net, decoding=rollout.DRIVEFINE_DECODING)
-    assert graphs.capabilities == eager.capabilities - {"guidance"} == {"edit", "sampling", "refine", "critique"}
+    assert graphs.capabilities == eager.capabilities == {"edit", "sampling", "refine", "critique"}
     inputs = synthetic_inputs(eager)
     masked = np.full((3, ROUTE_DRIVEFINE.length), ROUTE_DRIVEFINE.mask_id, np.int32)
     contexts = [each.prefill(inputs) for each in (graphs, eager)]

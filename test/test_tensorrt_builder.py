@@ -25,7 +25,6 @@ from reflectdrive_ros.infra.files import sha256_of
 from reflectdrive_ros.model.card import CARD, QUANTISED, GraphCard
 from reflectdrive_ros.runtime.network import synthetic_inputs
 from reflectdrive_ros.runtime.ort_backend import CalibrationNetwork
-from reflectdrive_ros.runtime.trt.backend import UNSUPPORTED_GRAPHS
 from reflectdrive_ros.runtime.trt.engine_cache import EngineError
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT for RTX is not installed: make test-tensorrt")
@@ -81,7 +80,7 @@ def run_every_graph(network, net):
 
 def assert_built(card):
     rows = list(try_build(card, lambda: 0.0))
-    assert {row.graph for row in rows} == set(card.files) - UNSUPPORTED_GRAPHS
+    assert {row.graph for row in rows} == set(card.files)
     assert all(row.size > 10_000 for row in rows)
 
 

@@ -414,7 +414,7 @@ def exporting(cards, nets, tmp_path, monkeypatch):
     """The words of a command that exports, and what it exports in which precision and for how many action sequences."""
     weights, exported = tmp_path / "weights.safetensors", []
 
-    def stand_in(net, _sha256, folder, _about, _decoding, actions, _golden, _gate, _camera, _guidance):
+    def stand_in(net, _sha256, folder, _about, _decoding, actions, _golden, _gate, _camera):
         exported.append((PRECISIONS[net.x_head.weight.dtype], actions))
         shutil.copytree(cards[exported[-1][0]].path.parent, folder, dirs_exist_ok=True)
         return "0" * 64

@@ -83,11 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the arithmetic: bf16 and fp8 are for TensorRT, int8 for CPUs and TensorRT",
     )
     parser.add_argument(
-        "--guidance",
-        action="store_true",
-        help="also write the graph that reflectdrive.guidance needs, for ONNX Runtime",
-    )
-    parser.add_argument(
         "--calibrate", type=Path, metavar="DIR", help="scene set for the calibration of activation ranges"
     )
     parser.add_argument("--gate", type=Path, metavar="DIR", help="scene set on which the driving scores are compared")
@@ -154,7 +149,7 @@ def prepare_token_network(
 
     def export_into(folder: Path) -> str:
         golden_scene = golden(_taking(args.camera, net, decoding))
-        about = (origin(source), decoding, sequences, golden_scene, gate, args.camera, args.guidance)
+        about = (origin(source), decoding, sequences, golden_scene, gate, args.camera)
         return export(net, weights_sha256.lower(), folder, *about)
 
     return export_into, config
@@ -167,7 +162,6 @@ def prepare_denoiser(
     options = {
         f"--precision {args.precision}": args.precision not in ("fp32", "int8"),
         "--camera": args.camera is not None,
-        "--guidance": args.guidance,
         "--setting": bool(args.settings) and args.precision != "int8",
     }
     if option := next((name for name, is_set in options.items() if is_set), ""):

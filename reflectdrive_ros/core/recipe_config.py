@@ -60,13 +60,6 @@ class ReflectDriveConfig:
         0.9, "non-maximum suppression: of goals closer than this the more probable one is kept", 0.0, 20.0
     )
     draft_rounds: int = setting(1, "decoding rounds of the draft", 1, 14)
-    guidance: float = setting(
-        0.0,
-        "weight of classifier-free guidance, 0 is none; needs a network that was trained with text dropout: weights, "
-        "or graphs exported with --guidance",
-        0.0,
-        10.0,
-    )
 
 
 @dataclass(frozen=True)

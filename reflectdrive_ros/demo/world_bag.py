@@ -51,7 +51,9 @@ def camera_rig(config: Config) -> Sequence[Any]:
     """The proving ground's cameras at the planner's image size; none if it needs none."""
     from ..sim.render import camera
 
-    return camera.rig(config.cameras.width, config.cameras.height) if needs_cameras(config) or reads_images(config) else ()
+    return (
+        camera.rig(config.cameras.width, config.cameras.height) if needs_cameras(config) or reads_images(config) else ()
+    )
 
 
 def world_recording(world: World, config: Config, seconds: float) -> DemoRecording:

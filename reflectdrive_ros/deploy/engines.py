@@ -24,7 +24,6 @@ from ..runtime.trt.backend import (
     RTX_MODULE,
     TrtLogger,
     engine_folder,
-    engine_graphs,
     engine_key,
     free_size,
     import_library,
@@ -55,7 +54,7 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
     gpu = open_device(device)
     trt = import_tensorrt(gpu)
     engines_folder, machine = engine_folder(card, folder), machine_of(trt, gpu)
-    for name in engine_graphs(card):
+    for name in card.files:
         key = engine_key(card, name, machine)
         file = engines_folder / f"{key.name}.plan"
         try:
@@ -74,7 +73,7 @@ def build(card: GraphCard, device: str, folder: Path | None, clock: Callable[[],
 def try_build(card: GraphCard, clock: Callable[[], float]) -> Iterator[BuiltEngine]:
     """One row per graph that TensorRT for RTX parses and builds; nothing is kept. Raises EngineError."""
     trt = import_library(RTX_MODULE)
-    for name in engine_graphs(card):
+    for name in card.files:
         start_s = clock()
         plan, _ = _plan(trt, card.files[name], free_size(card, name), b"", getattr(trt.ComputeCapability, TARGET))
         yield BuiltEngine(name, card.files[name], clock() - start_s, len(plan))

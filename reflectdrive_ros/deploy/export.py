@@ -16,8 +16,6 @@
     refine         actions without masks, keys_l, values_l -> as step; only with a refinement expert
     edit           actions without masks, critique (1, M, P, C) float32 of `planning.critique`, keys_l, values_l
                    -> as step; only of a network that reads a critique
-    guided_step    actions, limit, weight float32, keys_l, values_l, unconditional_keys_l, unconditional_values_l
-                   -> as step; only with `guidance`
 
 K is the most goals that a planner may ask for (`decoding.goals`, or `decoding.rescore_goals` where that is more). A
 layout without a goal has no prefill_goal.
@@ -62,21 +60,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from ..infra.files import sha256_of, write_atomic
-from ..model.card import CARD, FORMAT, METADATA, RENDERED, UNCONDITIONAL, token_capabilities
+from ..model.card import CARD, FORMAT, METADATA, RENDERED, token_capabilities
 from ..model.token.net import TokenNet
 from ..model.token.rollout import Decoding
 from ..sim.render.camera import rig
-from .graph_modules import (
-    Edit,
-    EncodeViews,
-    GuidedStep,
-    Prefill,
-    PrefillGoal,
-    Refine,
-    SampledStep,
-    StepGraph,
-    example_prompt,
-)
+from .graph_modules import Edit, EncodeViews, Prefill, PrefillGoal, Refine, SampledStep, StepGraph, example_prompt
 
 OPSET = 20
 MAX_SEQUENCES = 64  # limit of a step with a free number of action sequences
@@ -98,7 +86,6 @@ def export(
     golden: Mapping[str, float] | None = None,
     gate: Mapping[str, Any] | None = None,
     camera: Size | None = None,
-    guidance: bool = False,
 ) -> str:
     """Write the graphs and their card into a folder; returns the card's SHA-256.
 
@@ -109,7 +96,7 @@ def export(
     """
     folder, decoding = Path(folder), decoding or Decoding()
     folder.mkdir(parents=True, exist_ok=True)
-    model = describe_model(net, weights_sha256, decoding, sequences, camera, guidance, about.get("weights"))
+    model = describe_model(net, weights_sha256, decoding, sequences, camera, about.get("weights"))
     traced = {"vision_encoder": _trace_vision_encoder(net, camera, sequences)} if net.config.images else {}
     layout = net.config.layout
     count = sequences or decoding.goals.count + 1  # tracing a free size needs a number that no other dimension has
@@ -117,8 +104,8 @@ def export(
     whole, ones = torch.zeros_like(masked), torch.ones(masked.shape)
     drafted = {"actions": masked, "limit": torch.tensor(1)}
 
-    def writing(module: nn.Module, examples: Mapping[str, Tensor], guided: bool = False) -> ir.Model:
-        return _trace_writing(net, module, examples, guided, is_free=sequences is None)
+    def writing(module: nn.Module, examples: Mapping[str, Tensor]) -> ir.Model:
+        return _trace_writing(net, module, examples, is_free=sequences is None)
 
     traced["prefill"] = _trace_prefill(net, Prefill(net), [])
     traced["step"] = writing(StepGraph(net, decoding.edits), {**drafted, "edit": torch.tensor(False)})
@@ -134,8 +121,6 @@ def export(
         traced["edit"] = writing(Edit(net), {"actions": whole, "critique": critique})
     elif net.config.refine_layers:
         traced["refine"] = writing(Refine(net), {"actions": whole})
-    if guidance:
-        traced["guided_step"] = writing(GuidedStep(net), {**drafted, "weight": torch.tensor(1.0)}, guided=True)
     return write_graphs(folder, model, traced, about, golden, gate)
 
 
@@ -181,7 +166,6 @@ def describe_model(
     decoding: Decoding,
     sequences: int | None,
     camera: Size | None = None,
-    guidance: bool = False,
     card: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Inputs and meaning of the graphs as JSON values: the same for all graphs and their card.
@@ -198,7 +182,6 @@ def describe_model(
         "capabilities": token_capabilities(
             config.layout,
             config.refine_layers > 0,
-            guidance,
             not config.layout.goal,
             "camera_dropout" in (trained.get("capabilities") or ()),
             config.critique > 0,
@@ -270,27 +253,18 @@ def _trace_prefill(net: TokenNet, module: nn.Module, decided: list[str], **more:
     return trace(module, tuple(inputs.values()), list(inputs), outputs, None)
 
 
-def _trace_writing(
-    net: TokenNet, module: nn.Module, examples: Mapping[str, Tensor], guided: bool, is_free: bool
-) -> ir.Model:
+def _trace_writing(net: TokenNet, module: nn.Module, examples: Mapping[str, Tensor], is_free: bool) -> ir.Model:
     """A graph that writes tokens: it takes `examples`, whose axis 1 is that of the action sequences, then keys and
-    values, and those of the unconditional prompt if it is `guided`. `is_free`: any number of sequences."""
+    values. `is_free`: any number of sequences."""
     config, attention = net.config, net.config.transformer
     measures = 1, attention.kv_heads, config.prompt_length, attention.head_dim
-    names = keys_values_names(attention.layers)
-    prompts = {"keys_values": names}
-    if guided:
-        prompts["unconditional"] = [f"{UNCONDITIONAL}{name}" for name in names]
-
-    def empty() -> tuple[tuple[Tensor, Tensor], ...]:
-        cached = torch.zeros(measures, dtype=net.x_head.weight.dtype)
-        return tuple((cached.clone(), cached.clone()) for _ in range(attention.layers))
-
+    cached = torch.zeros(measures, dtype=net.x_head.weight.dtype)
+    keys_values = tuple((cached.clone(), cached.clone()) for _ in range(attention.layers))
     count = {1: Dim("count", min=1, max=MAX_SEQUENCES)}
     shapes: dict[str, Any] = {name: count if tensor.dim() else None for name, tensor in examples.items()}
-    shapes |= dict.fromkeys(prompts, ((None, None),) * attention.layers)
-    inputs = [*examples, *(name for each in prompts.values() for name in each)]
-    tensors = *examples.values(), *(empty() for _ in prompts)
+    shapes["keys_values"] = ((None, None),) * attention.layers
+    inputs = [*examples, *keys_values_names(attention.layers)]
+    tensors = *examples.values(), keys_values
     return trace(module, tensors, inputs, ["written", "confidence"], shapes if is_free else None)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..model.card import SCENE
 from ..model.layers import KeysValues
 from ..model.scene_encoder import VectorTensors, empty_scenes
-from ..model.token import ops, rollout
+from ..model.token import rollout
 from ..model.token.net import EGO_VALUES, TokenNet
 
 
@@ -117,18 +117,3 @@ class Edit(NetworkGraph):
     def forward(self, actions: Tensor, critique: Tensor, keys_values: tuple[KeysValues, ...]) -> tuple[Tensor, Tensor]:
         output = rollout.refine(self.net, actions, keys_values, critique)
         return output.actions, output.confidence
-
-
-class GuidedStep(NetworkGraph):
-    """`rollout.guided_logits` and a draft, with tensors only."""
-
-    def forward(
-        self,
-        actions: Tensor,
-        limit: Tensor,
-        weight: Tensor,
-        keys_values: tuple[KeysValues, ...],
-        unconditional: tuple[KeysValues, ...],
-    ) -> tuple[Tensor, Tensor]:
-        logits = rollout.guided_logits(self.net, actions, keys_values, unconditional, weight)
-        return ops.unmask(actions, logits, self.net.config.layout, limit)

@@ -150,9 +150,7 @@ def write_quantised(
             if to.takes_wide or not activations.too_wide:
                 _quantise(graph, node, weights, activations, to)
 
-    unmeasured = {"guidance"} if card.kind == "token" else set()  # its graph no calibration runs
-    capabilities = sorted(card.capabilities - unmeasured)
-    model = {**card.model, "precision": precision, "capabilities": capabilities}
+    model = {**card.model, "precision": precision}
     return _rewrite_graphs(card, folder, model, change, {"golden": golden, "gate": gate})
 
 

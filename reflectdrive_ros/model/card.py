@@ -49,22 +49,22 @@ KINDS = {  # kind of network -> its required graphs
     "token": ("prefill", "step"),  # and vision_encoder, of one that reads images
     "denoiser": ("encoder", "denoiser"),
 }
-CAPABILITIES = {  # optional function of a network -> its graph
+CAPABILITIES = {  # optional function of a token network -> its graph
     "goals": "prefill_goal",
     "edit": "step",
     "sampling": "sampled_step",
     "refine": "refine",
-    "guidance": "guided_step",
     "camera_dropout": "vision_encoder",  # black images in place of missing cameras
     "critique": "edit",  # the expert reads what the check says of the plan: it has this graph in place of `refine`
 }
+GUIDANCE = "guidance"  # capability of a denoiser; the card of a token network may list it: it is ignored there
+LISTED = (*CAPABILITIES, GUIDANCE)  # all that cards may list
 ORDER = (
     *("vision_encoder", "encoder", "prefill_goal", "prefill"),
-    *("step", "sampled_step", "guided_step", "denoiser", "refine", "edit"),
+    *("step", "sampled_step", "denoiser", "refine", "edit"),
 )
 LARGEST_BATCH = 2  # scenes and conditions that a denoiser takes in one call: two for guidance
 SCENE = "scene_"  # prefix of inputs of the prefills: agents, static objects and lanes
-UNCONDITIONAL = "unconditional_"  # prefix of inputs of guided_step: keys and values of the prompt without text
 RENDERED = "rendered images"  # training domain of networks trained on the proving ground alone
 QUANTISED = ("int8", "fp8")  # precisions that drive only after the accuracy gate
 MAX_PDMS_DROP = 0.3  # largest allowed loss of PDMS of quantised graphs
@@ -126,13 +126,13 @@ HEAD = {
     "format": text(),
     "model": {
         "kind": choice(*KINDS),
-        "capabilities": array(choice(*CAPABILITIES), 0, len(CAPABILITIES)),
+        "capabilities": array(choice(*LISTED), 0, len(LISTED)),
         "training_domain": text(most=100),
     },
 }
 DENOISER_HEAD = {
     "kind": choice("denoiser"),
-    "capabilities": array(choice("guidance"), 0, 1),
+    "capabilities": array(choice(GUIDANCE), 0, 1),
     "training_domain": text(most=100),
 }
 WEIGHTS_SHA256 = text(r"([0-9a-fA-F]{64})?", expected="a SHA-256, or nothing for random weights")
@@ -254,8 +254,9 @@ class GraphCard:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Optional functions of the network, a subset of CAPABILITIES."""
-        return frozenset(self.model["capabilities"])
+        """Optional functions of the network: some of CAPABILITIES, or GUIDANCE of a denoiser."""
+        listed = frozenset(self.model["capabilities"])
+        return listed & CAPABILITIES.keys() if self.kind == "token" else listed
 
     @property
     def precision(self) -> str:
@@ -336,7 +337,11 @@ def required_graphs(kind: str, capabilities: Iterable[str], images: bool = True)
     token network reads them."""
     if kind == "denoiser":  # it has two for all
         return KINDS[kind]
-    needed = {*KINDS[kind], *(CAPABILITIES[name] for name in capabilities), *(("vision_encoder",) if images else ())}
+    needed = {
+        *KINDS[kind],
+        *(CAPABILITIES[name] for name in capabilities if name in CAPABILITIES),
+        *(("vision_encoder",) if images else ()),
+    }
     if CAPABILITIES["critique"] in needed:
         needed.discard(CAPABILITIES["refine"])
     return tuple(sorted(needed, key=ORDER.index))
@@ -345,19 +350,17 @@ def required_graphs(kind: str, capabilities: Iterable[str], images: bool = True)
 def token_capabilities(
     layout: TokenLayout,
     refine: bool,
-    guidance: bool,
     sampling: bool,
     camera_dropout: bool = False,
     critique: bool = False,
 ) -> list[str]:
     """Capabilities of a token network: edit, goals if its layout has them, refine if it has an expert that corrects
-    plans without a goal, guidance and sampling if the backend supports them, camera_dropout if it was trained with it,
-    and critique if its expert reads one.
+    plans without a goal, sampling if the backend supports it, camera_dropout if it was trained with it, and critique if
+    its expert reads one.
     """
     optional = {
         "goals": bool(layout.goal),
         "refine": refine and not (critique and layout.goal),  # with goals, an expert that reads a critique is AutoEdit
-        "guidance": guidance,
         "sampling": sampling,
         "camera_dropout": camera_dropout,
         "critique": critique,

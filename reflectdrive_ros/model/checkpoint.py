@@ -126,8 +126,7 @@ def weight_capabilities(config: TokenNetConfig, camera_dropout: bool = False) ->
     return token_capabilities(
         config.layout,
         config.refine_layers > 0,
-        True,
-        True,
+        sampling=True,
         camera_dropout=camera_dropout,
         critique=config.critique > 0,
     )

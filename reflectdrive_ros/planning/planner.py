@@ -89,8 +89,7 @@ class Network(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the network can do beyond drafts, as its card says: goals, edit, sampling, refine, guidance,
-        critique."""
+        """What the network can do beyond drafts: goals, edit, sampling, refine, critique."""
         ...
 
     def prefill_goal(self, inputs: ModelInputs) -> Prefilled:
@@ -126,19 +125,6 @@ class Network(Protocol):
         (`planning.critique`)."""
         ...
 
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        """The context of the same scene with a text of padding only. Capability guidance."""
-        ...
-
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        """As `step` writing masked ids, by logits u + (weight + 1) (c - u): c with the text, u without.
-
-        Capability guidance.
-        """
-        ...
-
 
 class NetworkWrapper:
     """A network that asks another for all that its subclasses do not answer themselves: encoding and drafts."""
@@ -170,14 +156,6 @@ class NetworkWrapper:
 
     def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
         return self._network.refine(context, actions, critique)
-
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        return self._network.unconditional(inputs)
-
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        return self._network.guided_step(context, unconditional, actions, limit, weight)
 
 
 AnyNetwork = Network | Denoiser  # what a model file holds, as its card's `kind` says

@@ -29,14 +29,14 @@ from ..infra.documents import (
 from ..infra.errors import UserError
 from ..infra.files import MODEL_BYTES, path_text, sha256_of
 from ..infra.installing import shipped
-from ..model.card import CAPABILITIES, KINDS, token_layout
+from ..model.card import KINDS, LISTED, token_layout
 
 CARD = "card.json"  # next to the weights: their description, with their hash
 FIELDS = {
     "file": maybe(text()),
     "sha256": maybe(SHA256),
     "kind": maybe(choice(*KINDS)),
-    "capabilities": maybe(array(choice(*CAPABILITIES))),
+    "capabilities": maybe(array(choice(*LISTED))),
     "golden": maybe(named(number())),
     "bytes": maybe(whole(1, MODEL_BYTES)),
     "config": maybe(named(anything)),

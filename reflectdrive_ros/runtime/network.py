@@ -31,7 +31,6 @@ from ..features.vectors import VectorInputs, vector_inputs
 from ..infra.installing import pip_extra, shipped
 from ..planning import decoding_config, learned_configs
 from ..planning.denoiser import Denoiser, in_metres, present_states, sample
-from ..planning.generators.reflectdrive import ReflectDriveDecoding
 from ..planning.planner import AnyNetwork, Network, prefill_sequences, run_rounds
 from .graphs import GoalChoice
 from .model_file import ModelFileError, check_card, network_kind, read_card, verified_sha256
@@ -264,13 +263,13 @@ def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> De
 
 def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
     from ..model.card import GraphError
-    from .trt.backend import UNSUPPORTED, TrtDenoiser, TrtNetwork
+    from .trt.backend import TrtDenoiser, TrtNetwork
     from .trt.cuda_device import CudaError
     from .trt.engine_cache import EngineError
 
     folder = Path(model.engines) if model.engines else None
     try:
-        card = _graphs(path, decoding, UNSUPPORTED)
+        card = _graphs(path, decoding)
         if card.kind == "denoiser":
             denoiser = TrtDenoiser(card, model.device, folder)
             self_check(denoiser, path)
@@ -283,7 +282,7 @@ def _trt_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> De
     return network
 
 
-def _graphs(path: Path, decoding: DecodingConfig, unsupported: frozenset[str] = frozenset()) -> GraphCard:
+def _graphs(path: Path, decoding: DecodingConfig) -> GraphCard:
     """The card of exported graphs that may drive and, of a token network, decode as is set. Raises GraphError."""
     from ..model.card import GraphCard, GraphError
 
@@ -292,13 +291,6 @@ def _graphs(path: Path, decoding: DecodingConfig, unsupported: frozenset[str] = 
     if card.kind == "denoiser":
         return card
     built_in = card.decoding()
-    guided = isinstance(decoding, ReflectDriveDecoding) and decoding.guidance > 0
-    if guided and "guidance" not in card.capabilities - unsupported:
-        on_backend = " on this backend" * ("guidance" in card.capabilities)
-        raise GraphError(
-            f"reflectdrive.guidance is set, but the graphs of {path} lack the capability guidance{on_backend}: set it "
-            "to 0, export the graphs with --guidance for onnxruntime, or set model.file to the weights (.safetensors)"
-        )
     if decoding.goals > card.max_goals:
         raise GraphError(
             f"{decoding.goals} goals are set, but the graphs of {path} give at most {card.max_goals}: set fewer, or "

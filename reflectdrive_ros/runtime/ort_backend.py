@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -34,7 +33,7 @@ from ..core.domain import Array
 from ..core.tokens import Round
 from ..features.images import ModelInputs
 from ..features.vectors import VectorInputs
-from ..model.card import CALIBRATION_PREFIX, UNCONDITIONAL, GraphCard, GraphError
+from ..model.card import CALIBRATION_PREFIX, GraphCard, GraphError
 from ..planning.planner import PlanningError, Prefilled, run_rounds
 from .graphs import (
     GoalChoice,
@@ -148,16 +147,6 @@ class OrtNetwork:
             return run_batched(call, actions[indices], self._sequences, *critiques)
 
         return concat_outputs(self._run_parallel(part, np.arange(len(actions))))
-
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        return self.prefill(replace(inputs, text=np.full_like(inputs.text, self.inputs.tokenizer.pad_id)))
-
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        flags: dict[str, Array] = {"limit": np.array(limit, np.int64), "weight": np.array(weight, np.float32)}
-        tensors = {**context, **{f"{UNCONDITIONAL}{name}": tensor for name, tensor in unconditional.items()}}
-        return run_batched(lambda ids: self._decode("guided_step", ids, flags, tensors), actions, self._sequences)
 
     def _run_parallel(self, call: Callable[[Array], T], items: Array) -> list[T]:
         """What `call` makes of the parts of items: always the same parts, whichever thread has time for them."""

@@ -6,7 +6,6 @@ Eager, as `model.token.rollout` is written; on a GPU the mode of `model.token.cu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +18,7 @@ from ..features.cameras import rig
 from ..features.images import InputSpec, ModelInputs, WordTokenizer
 from ..model.checkpoint import CheckpointError, load, weight_capabilities
 from ..model.layers import KeysValues
-from ..model.token import ops, rollout
+from ..model.token import rollout
 from ..model.token.cuda_graphs import DEFAULT_MODE, CudaMode, cuda_step
 from ..model.token.net import PromptInputs, TokenNet
 from ..model.token.ops import GoalRules
@@ -129,20 +128,6 @@ class TorchNetwork:
     def refine(self, context: Any, actions: Array, critique: Array | None = None) -> tuple[Array, Array]:
         critiques = None if critique is None else self._batch(critique.astype(np.float32))
         written, confidence = rollout.refine(self._net, self._batch(actions.astype(np.int64)), context, critiques)
-        return _array(written).astype(np.int32), _array(confidence)
-
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        """The context of the same scene with a text that is all padding."""
-        text = np.full_like(inputs.text, self.inputs.tokenizer.pad_id)
-        return self.prefill_goal(replace(inputs, text=text)).context
-
-    @torch.inference_mode()
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        ids = self._batch(actions.astype(np.int64))
-        logits = rollout.guided_logits(self._net, ids, context, unconditional, weight)
-        written, confidence = ops.unmask(ids, logits, self.layout, limit)
         return _array(written).astype(np.int32), _array(confidence)
 
     def _prompt(self, inputs: ModelInputs) -> Tensor:

@@ -51,7 +51,9 @@ class DataConfig:
     )
     perturbed_actions: int = setting(3, "perturbed plans per scene; 0: no L_SAP", 0, 64)
     flip_prob: float = setting(0.5, "share of scenes that are mirrored", 0.0, 1.0)
-    text_dropout: float = setting(0.1, "share of scenes without text; classifier-free guidance needs it", 0.0, 1.0)
+    text_dropout: float = setting(
+        0.1, "share of scenes without text, so that the network also plans without one", 0.0, 1.0
+    )
     route_dropout: float = setting(0.1, "share of scenes without a route", 0.0, 1.0)
     camera_dropout: float = setting(
         0.0, "share of scenes in which one or two cameras are black; the network can then drive without them", 0.0, 1.0

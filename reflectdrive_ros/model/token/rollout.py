@@ -228,18 +228,6 @@ def _draw(scores: Tensor, layout: TokenLayout, sampling: Sampling) -> Tensor | N
     return ops.draw(scores.detach(), layout, sampling.temperature, share)
 
 
-def guided_logits(
-    net: TokenNet,
-    actions: Tensor,
-    keys_values: tuple[KeysValues, ...],
-    unconditional: tuple[KeysValues, ...],
-    weight: Tensor | float,
-) -> Tensor:
-    """Logits u + (weight + 1) (c - u) of classifier-free guidance: c of the prompt, u of one without text."""
-    logits, without = net.decode(actions, keys_values), net.decode(actions, unconditional)
-    return logits + weight * (logits - without)
-
-
 def full_step(
     net: TokenNet, inputs: PromptInputs, decoding: Decoding, critique: Callable[[Tensor], Tensor] | None = None
 ) -> Decoded:

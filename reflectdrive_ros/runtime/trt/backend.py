@@ -31,7 +31,7 @@ from ...core.domain import Array
 from ...features.images import ModelInputs
 from ...features.vectors import VectorInputs
 from ...infra.installing import pip_extra
-from ...model.card import CAPABILITIES, LARGEST_BATCH, GraphCard
+from ...model.card import LARGEST_BATCH, GraphCard
 from ...planning.planner import PlanningError, Prefilled, draft_sequentially
 from ..graphs import GoalChoice, check_feeds, graph_inputs, input_spec, make_feature_cache, run_batched
 from ..vector_batch import batch, noisy_futures
@@ -59,9 +59,6 @@ CONTEXT_GRAPHS = {  # kind of network -> graphs that read an encoded scene, grap
     "token": (("step", "sampled_step", "refine", "edit"), ("prefill_goal", "prefill")),
     "denoiser": (("denoiser",), ("encoder",)),
 }
-UNSUPPORTED = frozenset({"guidance"})  # capabilities of token networks: the buffers hold one prompt's keys and values
-UNSUPPORTED_GRAPHS = frozenset(CAPABILITIES[each] for each in UNSUPPORTED)
-NO_GUIDANCE = "the TensorRT backend has no guidance: set reflectdrive.guidance to 0, or model.backend to onnxruntime"
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +80,7 @@ class TrtNetwork:
         Raises GraphError, CudaError or EngineError, a sentence each.
         """
         self.layout = card.layout()
-        self.capabilities = card.capabilities - UNSUPPORTED
+        self.capabilities = card.capabilities
         self._card, self.goal_choice = card, GoalChoice.of(card)
         self.inputs = input_spec(card)
         self._scene = EncodedScene(0)
@@ -150,14 +147,6 @@ class TrtNetwork:
 
     def draft(self, context: Any, actions: Array, limits: Sequence[int]) -> tuple[Array, Array]:
         return draft_sequentially(self, context, actions, limits)
-
-    def unconditional(self, inputs: ModelInputs) -> Any:
-        raise PlanningError(NO_GUIDANCE)
-
-    def guided_step(
-        self, context: Any, unconditional: Any, actions: Array, limit: int, weight: float
-    ) -> tuple[Array, Array]:
-        raise PlanningError(NO_GUIDANCE)
 
 
 class TrtDenoiser:
@@ -303,8 +292,7 @@ def open_calls(card: GraphCard, device: str, folder: Path | None) -> tuple[int, 
     logger, machine = TrtLogger.of(trt), machine_of(trt, gpu)
     engines_folder, do = engine_folder(card, folder), remedy(card, folder, device)
     loaded = {
-        name: _load_engine(trt, logger, engine_key(card, name, machine), engines_folder, do)
-        for name in engine_graphs(card)
+        name: _load_engine(trt, logger, engine_key(card, name, machine), engines_folder, do) for name in card.files
     }
     shared_addresses = _share_context(gpu, loaded, card.kind)
     calls = {name: Call(name, engine, gpu, logger, shared_addresses) for name, engine in loaded.items()}
@@ -313,11 +301,6 @@ def open_calls(card: GraphCard, device: str, folder: Path | None) -> tuple[int, 
 
 def engine_key(card: GraphCard, name: str, machine: Machine) -> EngineKey:
     return EngineKey(name, card.sha256[name], card.precision, FLAGS, machine)
-
-
-def engine_graphs(card: GraphCard) -> tuple[str, ...]:
-    """The graphs of a card that engines are built of."""
-    return tuple(name for name in card.files if name not in UNSUPPORTED_GRAPHS)
 
 
 def engine_folder(card: GraphCard, folder: Path | None) -> Path:
