@@ -68,4 +68,3 @@ def test_another_scene_and_another_context_are_asked_anew():
 def test_a_network_without_a_prompt_is_left_as_it_is():
     denoiser = SimpleNamespace(kind="denoiser")
     assert remembering(denoiser) is denoiser
-    assert remembering(None) is None
