@@ -126,6 +126,9 @@ def test_numbers_of_networks_are_those_of_the_shipped_weights(file):
     if file.stem in TUNED:
         assert weights
         assert weights.isdisjoint(SHIPPED.values())
+    elif file.parent.name == "long_runs":  # of the commit and the weights that docs/faults.md names
+        page = (ROOT / "docs/faults.md").read_text(encoding="utf-8")
+        assert all(f"weights `{each[:8]}`" in page for each in weights)
     elif numbers["command"].startswith("reflectdrive eval "):
         assert weights == {SHIPPED[name] for name in networks_of(numbers["command"])}
     else:

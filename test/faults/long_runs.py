@@ -57,7 +57,10 @@ def outdated(numbers: Path) -> list[str]:
 def _measured(content: Mapping[str, Any]) -> str:
     commit = content["commit"]
     dirty = " with uncommitted changes" if commit.endswith("-dirty") else ""
-    return f"Machine: {content['device']}; commit {commit.removesuffix('-dirty')}{dirty}; {content['date']}."
+    shipped = {json.loads(card.read_text())["sha256"] for card in ROOT.glob("models/*/card.json")}
+    own = [each for each in (content.get("weights_sha256") or "").split(", ") if each]
+    weights = "".join(f"; weights `{each[:8]}`{'' if each in shipped else ', not those shipped now'}" for each in own)
+    return f"Machine: {content['device']}; commit {commit.removesuffix('-dirty')}{dirty}; {content['date']}{weights}."
 
 
 def _worlds(content: Mapping[str, Any]) -> str:
