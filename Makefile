@@ -249,6 +249,18 @@ $(NUMBERS)/step.json: COMMAND = bench step --scenes val --limit 100 --runs 5 $(O
 $(NUMBERS)/step.json: export OMP_WAIT_POLICY = PASSIVE
 $(NUMBERS)/node.json: COMMAND = bench node
 
+# limits of Autoware's planning_validator, over a recording and four drives of generated towns
+BAGS := out/conformance
+DRIVEN := 7103 7111 7112 7113
+.PHONY: conformance
+conformance: setup
+	@cd "$(ROOT)" && $(RUN) make-bag pandaset_002 $(BAGS)/pandaset --force
+	@cd "$(ROOT)" && for seed in $(DRIVEN); do \
+		$(RUN) make-bag world $(BAGS)/town_$$seed --seed $$seed --seconds 33.4 $(ONE_THREAD) --force || exit; done
+	@cd "$(ROOT)" && $(BIN)/python -m reflectdrive_ros.replay.conformance $(BAGS)/pandaset $(DRIVEN:%=$(BAGS)/town_%) \
+		--planner reflectdrive2 reflexdiffusion drivefine reflectdrive route_follower idm_proposals \
+		--json $(NUMBERS)/conformance.json
+
 # --- fit for a vehicle: faults, worlds, fuzz, soak; each takes from minutes to hours --------------------------------
 .PHONY: test-faults test-worlds fuzz soak generated
 FAULT_TABLE := PYTHONPATH=.:test:test/faults $(BIN)/python test/faults/run_table.py
