@@ -221,26 +221,32 @@ def _version(distributions: tuple[str, ...]) -> str:
 def planner(config: Config) -> Finding:
     """Whether the configured planner has its model file and a backend that reads it; the network is not run."""
     try:
-        from ..planning import generator_spec, get_planner
+        from ..planning import get_planner, learned_configs
         from ..runtime.model_file import verified_sha256
         from ..runtime.network import INSTALL_COMMANDS, backends_of
     except ImportError as fault:
         return Finding("planner", State.MISSING, f"it {import_advice(fault) or fault}", "see docs/install.md")
     try:
         get_planner(config)
-        if generator_spec(config).network is None:
+        learned = learned_configs(config)
+        if not learned:
             return Finding("planner", State.OK, f"{config.planner}, which needs no model")
-        verified_sha256(config.model)
-        path = shipped(config.model.file)
-        backends = backends_of(path, config.model)
+        backends = {}
+        for own in learned.values():
+            verified_sha256(own.model)
+            path = shipped(own.model.file)
+            backends[path] = backends_of(path, own.model)
     except UserError as fault:
         todo = "see docs/install.md; or another --setting planner=NAME, model.file=FILE"
         return Finding("planner", State.MISSING, str(fault), todo)
-    installed = [name for name in backends if importlib.util.find_spec(name)]
-    if not installed:
-        todo = " or ".join(INSTALL_COMMANDS[name] for name in backends)
-        return Finding("planner", State.MISSING, f"{config.planner}: {path} needs {' or '.join(backends)}", todo)
-    return Finding("planner", State.OK, f"{config.planner}: {path}, on {' or '.join(installed)}")
+    parts = []
+    for path, names in backends.items():
+        installed = [name for name in names if importlib.util.find_spec(name)]
+        if not installed:
+            todo = " or ".join(INSTALL_COMMANDS[name] for name in names)
+            return Finding("planner", State.MISSING, f"{config.planner}: {path} needs {' or '.join(names)}", todo)
+        parts.append(f"{path}, on {' or '.join(installed)}")
+    return Finding("planner", State.OK, f"{config.planner}: {'; '.join(parts)}")
 
 
 def nvidia() -> Finding:
