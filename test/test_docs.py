@@ -143,7 +143,7 @@ def quoted():
     yield "evaluation.md", f"human {human:.1f}, `route_follower` {follower:.1f}"
     guidance = numbers_of("variants-reflexdiffusion")["differences"]
     less, more = (guidance[f"guidance_{weight} (objects)"]["pdms"] for weight in ("0.9", "1.3"))
-    yield "planners/reflexdiffusion.md", f"elsewhere it costs {-less:.1f}, and guidance of 1.3 gains {more:.1f}"
+    yield "planners/reflexdiffusion.md", f"elsewhere it costs {-less:.1f}, and guidance of 1.3 changes {more:+.2f}"
     parts = numbers_of("step")["parts"]
     p50, p99, repaired = parts["all"]["ms_p50"], parts["all"]["ms_p99"], parts["repaired"]["ms_p50"]
     times = f"{p50:.1f} ms of processor time (median; p99 {p99:.1f}), {repaired:.1f} ms where a plan is repaired"

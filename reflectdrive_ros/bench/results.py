@@ -1,7 +1,7 @@
 """`reflectdrive bench results`: docs/results.md and docs/results_settings.md from the JSON files under docs/bench.
 
-A section is written when its files exist. Below each table stand the command, the hash of the network's weights, the
-commit and the date of its numbers, and the device of times.
+A section is written when its files exist. Below each table stand its file, which has the command, the hash of the
+network's weights, the commit and the date of its numbers, and the device of times.
 
 Numbers are stale if code that moves them has changed since their commit, or if that commit was not what ran. They are
 refused; --mark-stale writes the pages with a mark at each.
@@ -285,14 +285,13 @@ def origin(some: Mapping[str, Numbers]) -> str:
         if weights:
             first_files.setdefault(weights, stem)
         parts = (
-            f"`{numbers['command']}`",
             weights and f"weights {', '.join(f'`{each[:8]}`' for each in weights.split(', '))}",
             f"commit {numbers['commit'][:12]}",
             numbers["date"][:10],
             numbers["device"] if numbers["command"].startswith("reflectdrive bench") else "",  # of times, not of scores
             f"**{STALE}: {numbers[STALE]}**" if numbers.get(STALE) else "",
         )
-        lines += f"- `{stem}.json`: {', '.join(filter(None, parts))}\n"
+        lines += f"- [{stem}.json](bench/{stem}.json), which has the command: {', '.join(filter(None, parts))}\n"
     if len(first_files) > 1:
         one, other, *_ = first_files.items()
         raise ResultsError(
