@@ -242,7 +242,7 @@ $(NUMBERS)/variants-lost_inputs.json: COMMAND = eval --scenes test --limit 300 -
 	--variant reflectdrive2 planner=reflectdrive2 $(call LESS,objects lights map,reflectdrive2,planner=reflectdrive2) \
 	--variant reflexdiffusion planner=reflexdiffusion \
 	$(call LESS,objects lights map,reflexdiffusion,planner=reflexdiffusion)
-$(NUMBERS)/variants-lost_inputs_driven.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 6 --duration 40 \
+$(NUMBERS)/variants-lost_inputs_driven.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 4 --duration 40 \
 	$(ONE_THREAD) $(ROAD_GIVEN) --variant both $(BOTH) $(call LESS,cameras objects lights map,both,$(BOTH)) \
 	--variant reflectdrive2 planner=reflectdrive2
 $(NUMBERS)/step.json: COMMAND = bench step --scenes val --limit 100 --runs 5 $(ONE_THREAD)
