@@ -23,6 +23,7 @@ from reflectdrive_ros.evaluation import closed_loop, drive_results, driving_scor
 from reflectdrive_ros.infra import command as wrapper
 from reflectdrive_ros.infra.errors import UserError
 from reflectdrive_ros.maps import sumo
+from reflectdrive_ros.planning.planner import PlanningError
 from reflectdrive_ros.scoring.simulate import VX
 from reflectdrive_ros.sim.drive_log import Collision, Event
 from reflectdrive_ros.sim.traffic.actors import ActorShape
@@ -97,6 +98,19 @@ def moving():
             if world.observation().ego.speed_mps > 4.0:
                 return WorldOptions(seed=seed)
     pytest.fail("no world begins with a moving car")
+
+
+def test_an_input_is_lost_after_some_time_of_a_drive_and_not_before(monkeypatch):
+    monkeypatch.setattr(closed_loop, "LOST_AFTER_S", 0.3)
+    seen = []
+
+    def watching(state, observation, planner_context):
+        seen.append((observation.agents is not None, observation.traffic_lights is not None))
+        raise PlanningError("it only looks")
+
+    lost = replace(variant("route_follower", Config()), lost=("objects",))
+    closed_loop.drive(WorldOptions(seed=1), lost, 0.6, recipe=watching)
+    assert seen == 3 * [(True, True)] + 3 * [(False, True)]
 
 
 @pytest.mark.parametrize("lite", [0, 1])
