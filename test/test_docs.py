@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import runpy
+import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -103,6 +104,11 @@ def test_the_readme_lists_every_command():
     text = (ROOT / "README.md").read_text()
     listed = re.search(r"`reflectdrive --help` lists the commands \(([^)]*)\)", text)
     assert re.findall(r"`([\w-]+)`", listed.group(1)) == [*COMMANDS, "bench"]
+
+
+@pytest.mark.parametrize("script", sorted(ROOT.glob("docs/planners/*figure*.py")), ids=lambda script: script.name)
+def test_scripts_that_draw_figures_find_what_they_import(script):
+    assert callable(runpy.run_path(str(script), run_name="imported")["main"])
 
 
 def numbers_of(stem):

@@ -20,13 +20,13 @@ import shapely
 from rich.console import Console
 
 from reflectdrive_ros.core import geometry
-from reflectdrive_ros.core.config import Config
+from reflectdrive_ros.core.config import Config, PipelineConfig
 from reflectdrive_ros.core.domain import Array
 from reflectdrive_ros.data import shards
 from reflectdrive_ros.data.scene import DrivingScene
 from reflectdrive_ros.evaluation import driving_scores, open_loop
 from reflectdrive_ros.evaluation.privilege import observe
-from reflectdrive_ros.planning import decoding_config, reflexdiffusion
+from reflectdrive_ros.planning import decoding_config, get_planner
 from reflectdrive_ros.planning.confidence import confidence, curvature_at, speeds_and_curvatures
 from reflectdrive_ros.planning.planner import AnyNetwork, PlannerContext, PlannerState
 from reflectdrive_ros.runtime import cli_args
@@ -49,7 +49,7 @@ class Bend:
     """One scene with its plan without and with reflection."""
 
     scene: DrivingScene
-    known: SafetyContext
+    safety_context: SafetyContext
     plans: tuple[Array, Array]  # (T, 3) at 0.1, 0.2, .. s
     scores: tuple[float, float]  # PDMS in percent
     reflected: int
@@ -64,25 +64,25 @@ class Bend:
 def bends(folder: Path, config: Config, network: AnyNetwork, limit: int, errors: Console) -> Iterator[Bend]:
     """The bends of a set in which a reflection was kept."""
     for scene in shards.read(folder, images=False, families=FAMILIES, limit=limit, on_damage=errors.print):
-        seen = observe(scene, "objects", with_vectors=True)
-        plans, memories = [], []
+        observation = observe(scene, "objects", with_vectors=True)
+        plans, reflections = [], []
         for reflection in (False, True):
-            settings = replace(config.reflexdiffusion, reflection=reflection, repair=False)
-            asked = replace(config, reflexdiffusion=settings)
-            state, plan = reflexdiffusion.plan(PlannerState(), seen, PlannerContext(asked, network))
-            assert isinstance(state.memory, reflexdiffusion.Memory)
+            settings = replace(config.reflexdiffusion, reflection=reflection)
+            alone = PipelineConfig(vary=False, select=False, repair=False)
+            own = replace(config, reflexdiffusion=settings, pipeline=alone)
+            state, plan = get_planner(own)(PlannerState(), observation, PlannerContext(own, network))
             plans.append(plan)
-            memories.append(state.memory.reflections)
+            reflections.append(state.memory)
         waypoints = [driving_scores.plan_waypoints(plan)[0] for plan in plans]
         rows = driving_scores.score_plans(
             scene.scored(vehicle=config.vehicle), dict(zip("ba", waypoints, strict=True)), config.scoring
         )
-        kept = sum(each.kept for each in memories[1])
+        kept = sum(each.accepted for each in reflections[1])
         if kept:
-            known = SafetyContext(seen, config)
+            safety_context = SafetyContext(observation, config)
             before, after = (plan.trajectory.poses for plan in plans)
             scores = 100 * rows["b"][0], 100 * rows["a"][0]
-            yield Bend(scene, known, (before, after), scores, len(memories[1]), kept)
+            yield Bend(scene, safety_context, (before, after), scores, len(reflections[1]), kept)
 
 
 def map_of(bend: Bend) -> list[str]:
@@ -123,18 +123,18 @@ def map_of(bend: Bend) -> list[str]:
 
 def graphs_of(bend: Bend) -> list[str]:
     """SVG elements of confidence, curvature and lateral acceleration over time."""
-    found = [confidence(poses, DT_S, bend.known).by_instant for poses in bend.plans]
+    confidences = [confidence(poses, DT_S, bend.safety_context).by_instant for poses in bend.plans]
     motion = [speeds_and_curvatures(poses, DT_S) for poses in bend.plans]
     curvatures = [curvature for _, curvature in motion]
-    if bend.known.road is not None:
-        places, _ = bend.known.road.to_frenet(bend.plans[1][:, :2])
-        curvatures.append(curvature_at(bend.known.road, places[:, 0]))
+    if bend.safety_context.road is not None:
+        frenet, _ = bend.safety_context.road.to_frenet(bend.plans[1][:, :2])
+        curvatures.append(curvature_at(bend.safety_context.road, frenet[:, 0]))
     lateral = [speed**2 * curvature for speed, curvature in motion]
     out = []
-    for place, (name, rows) in enumerate(
-        (("confidence", found), ("curvature, 1/m", curvatures), ("lateral acceleration, m/s²", lateral))
+    for index, (name, rows) in enumerate(
+        (("confidence", confidences), ("curvature, 1/m", curvatures), ("lateral acceleration, m/s²", lateral))
     ):
-        out += graph(name, rows, TOP + place * (GRAPH_H + GAP), (0.0, 1.0) if place == 0 else None)
+        out += graph(name, rows, TOP + index * (GRAPH_H + GAP), (0.0, 1.0) if index == 0 else None)
     return out
 
 
@@ -163,7 +163,7 @@ def figure(bend: Bend, weights: str) -> str:
     width, height = 4 * GAP + MAP + GRAPH_W, TOP + MAP + BOTTOM
     scene = bend.scene
     title = f"{scene.name}, {scene.family.replace('_', ' ')}, {scene.ego.speed_mps:.1f} m/s; weights {weights}"
-    values = [confidence(poses, DT_S, bend.known).value for poses in bend.plans]
+    values = [confidence(poses, DT_S, bend.safety_context).value for poses in bend.plans]
     text = (
         f"{bend.reflected} steps reflected, {bend.kept} kept; confidence {values[0]:.2f} to {values[1]:.2f}, "
         f"PDMS {bend.scores[0]:.1f} to {bend.scores[1]:.1f}, moved by up to {bend.moved_m:.2f} m"
@@ -198,12 +198,12 @@ def main() -> int:
     network = load_network(config.model, decoding_config(config))
     assert network is not None  # configuration() has refused a planner without a model
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, errors)
-    found = list(bends(folder, config, network, args.limit, errors))
-    if not found:
+    drawn = list(bends(folder, config, network, args.limit, errors))
+    if not drawn:
         errors.print(f"no reflection was kept in the bends among {args.limit} scenes")
         return 1
     weights = cli_args.weights_of(config, [config.planner])[:12]
-    FIGURE.write_text(figure(max(found, key=lambda bend: bend.moved_m), weights), encoding="utf-8")
+    FIGURE.write_text(figure(max(drawn, key=lambda bend: bend.moved_m), weights), encoding="utf-8")
     return 0
 
 
