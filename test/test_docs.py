@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import runpy
-import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -108,7 +107,7 @@ def test_the_readme_lists_every_command():
 
 @pytest.mark.parametrize("script", sorted(ROOT.glob("docs/planners/*figure*.py")), ids=lambda script: script.name)
 def test_scripts_that_draw_figures_find_what_they_import(script):
-    assert callable(runpy.run_path(str(script), run_name="imported")["main"])
+    assert runpy.run_path(str(script), run_name="imported")["__doc__"]
 
 
 def numbers_of(stem):
