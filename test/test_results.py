@@ -31,7 +31,7 @@ def test_the_pages_are_those_of_the_files():
     """What is stale is judged when they are written (`test_staleness.py`): here the marks are those of the pages."""
     shipped = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in results.PAGES}
     text = "\n".join(shipped.values())
-    marks = dict(re.findall(r"^- `([^`]+)\.json`: .*, \*\*stale: (.*)\*\*$", text, re.M))
+    marks = dict(re.findall(r"^- \[([^\]]+)\.json\].*, \*\*stale: (.*)\*\*$", text, re.M))
     commit = next(iter(re.findall(r"are not of the code of commit (\w+)", text)), "")
     pages = results.render(MEASURED, marks, commit)
     assert shipped == pages, "run `make results-pages ARGS=--mark-stale`"
