@@ -154,6 +154,9 @@ def quoted():
     guidance = numbers_of("variants-reflexdiffusion")["differences"]
     less, more = (guidance[f"guidance_{weight} (objects)"]["pdms"] for weight in ("0.9", "1.3"))
     yield "planners/reflexdiffusion.md", f"elsewhere it costs {-less:.1f}, and guidance of 1.3 changes {more:+.2f}"
+    for name, row in numbers_of("conformance")["planners"].items():
+        if share := row["checks"]["lateral_jerk_mps3"]["share_over"]:
+            yield "integration.md", f"`{name}` {100.0 * share:.1f} %"
     parts = numbers_of("step")["parts"]
     p50, p99, repaired = parts["all"]["ms_p50"], parts["all"]["ms_p99"], parts["repaired"]["ms_p50"]
     times = f"{p50:.1f} ms of processor time (median; p99 {p99:.1f}), {repaired:.1f} ms where a plan is repaired"

@@ -188,7 +188,7 @@ def test_a_session_that_fails_does_not_stop_another():
             except grpc.RpcError as fault:
                 ends[name] = fault
 
-    with service.serving(Faulty(FOLLOWER, None, DEADLINE_S), port=0, host=HOST) as port:
+    with service.serving(Faulty(FOLLOWER, {}, DEADLINE_S), port=0, host=HOST) as port:
         threads = [threading.Thread(target=drive, args=(*one,)) for one in (("good", port, 1.0), ("bad", port, 9.0))]
         for thread in threads:
             thread.start()
@@ -201,7 +201,7 @@ def test_a_session_that_fails_does_not_stop_another():
 
 
 def test_a_plan_that_is_late_is_replaced_by_the_stop_plan_at_the_deadline():
-    driver = Faulty(FOLLOWER, None, 0.1)
+    driver = Faulty(FOLLOWER, {}, 0.1)
     driver.slow_s = 1.0
     with loop_of(driver, initial_speed_mps=8.0) as loop:
         result = loop.run(3)
