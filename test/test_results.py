@@ -113,7 +113,7 @@ def networks_of(command):
     names = set() if rows else {NETWORKS[planner] for planner in planners if planner in NETWORKS}
     for row in rows:
         given = re.findall(r"model\.file=models/(\w+)/", row)
-        own = re.findall(r"planner=(\w+)", row) or planners
+        own = [name for several in re.findall(r"planner=([\w+]+)", row) for name in several.split("+")] or planners
         names |= set(given) or {NETWORKS[planner] for planner in own if planner in NETWORKS}
     return names
 
