@@ -119,7 +119,7 @@ def two_planners():
 
 
 def on_a_road():
-    """8 m/s on the right one of two lanes; everything is known."""
+    """8 m/s on the right one of two lanes, with all inputs."""
     road, route = (
         lanes(*((50.0 * k - 50.0, y, 50.0, 3.5, 13.9, 0) for k in range(4) for y in offsets))
         for offsets in ((0.0, 3.5), (0.0,))

@@ -53,7 +53,7 @@ class Bend:
     plans: tuple[Array, Array]  # (T, 3) at 0.1, 0.2, .. s
     scores: tuple[float, float]  # PDMS in percent
     reflected: int
-    kept: int
+    accepted: int
 
     @property
     def moved_m(self) -> float:
@@ -77,12 +77,12 @@ def bends(folder: Path, config: Config, network: AnyNetwork, limit: int, errors:
         rows = driving_scores.score_plans(
             scene.scored(vehicle=config.vehicle), dict(zip("ba", waypoints, strict=True)), config.scoring
         )
-        kept = sum(each.accepted for each in reflections[1])
-        if kept:
+        accepted = sum(each.accepted for each in reflections[1])
+        if accepted:
             safety_context = SafetyContext(observation, config)
             before, after = (plan.trajectory.poses for plan in plans)
             scores = 100 * rows["b"][0], 100 * rows["a"][0]
-            yield Bend(scene, safety_context, (before, after), scores, len(reflections[1]), kept)
+            yield Bend(scene, safety_context, (before, after), scores, len(reflections[1]), accepted)
 
 
 def map_of(bend: Bend) -> list[str]:
@@ -165,7 +165,7 @@ def figure(bend: Bend, weights: str) -> str:
     title = f"{scene.name}, {scene.family.replace('_', ' ')}, {scene.ego.speed_mps:.1f} m/s; weights {weights}"
     values = [confidence(poses, DT_S, bend.safety_context).value for poses in bend.plans]
     text = (
-        f"{bend.reflected} steps reflected, {bend.kept} kept; confidence {values[0]:.2f} to {values[1]:.2f}, "
+        f"{bend.reflected} steps reflected, {bend.accepted} kept; confidence {values[0]:.2f} to {values[1]:.2f}, "
         f"PDMS {bend.scores[0]:.1f} to {bend.scores[1]:.1f}, moved by up to {bend.moved_m:.2f} m"
     )
     out = [

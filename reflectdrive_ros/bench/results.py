@@ -49,7 +49,7 @@ OPEN_LOOP = {
 HEAD = """# Results
 
 Made by `reflectdrive bench results` from the JSON files in `docs/bench`; do not edit. In a clone,
-`make docs/bench/NAME.json` measures one table, `make results` all.
+`make docs/bench/NAME.json` measures one table, `make results` all. The file below a table has its command.
 
 Scores are the PDM score of NAVSIM v1.1 and its sub-scores in percent, on scenes of the
 [proving ground](proving_ground.md): rendered images of generated towns, not the NAVSIM benchmark. They compare planners
@@ -291,7 +291,7 @@ def origin(some: Mapping[str, Numbers]) -> str:
             numbers["device"] if numbers["command"].startswith("reflectdrive bench") else "",  # of times, not of scores
             f"**{STALE}: {numbers[STALE]}**" if numbers.get(STALE) else "",
         )
-        lines += f"- [{stem}.json](bench/{stem}.json), which has the command: {', '.join(filter(None, parts))}\n"
+        lines += f"- [{stem}.json](bench/{stem}.json): {', '.join(filter(None, parts))}\n"
     if len(first_files) > 1:
         one, other, *_ = first_files.items()
         raise ResultsError(
