@@ -327,6 +327,44 @@ def test_of_two_planners_the_requested_one_is_displayed_with_the_trajectory_of_t
         context.try_shutdown()
 
 
+@pytest.mark.dds
+def test_topics_are_found_of_a_planner_whose_later_endpoints_were_never_announced(monkeypatch):
+    """As Fast DDS loses the announcement at times: the graph then knows the endpoint and not its node."""
+    endpoints = Node.get_subscriptions_info_by_topic
+
+    def unannounced(node, topic):
+        infos = endpoints(node, topic)
+        for info in infos:
+            info.node_name, info.node_namespace = "_NODE_NAME_UNKNOWN_", "_NODE_NAMESPACE_UNKNOWN_"
+        return infos
+
+    monkeypatch.setattr(Node, "get_subscriptions_info_by_topic", unannounced)
+    contexts = [new_context(), new_context()]
+    planner, other = (
+        Node(name, context=context) for name, context in zip(("reflectdrive", "driver"), contexts, strict=True)
+    )
+    status_publisher = planner.create_publisher(PlannerStatus, "~/output/status", 1)
+    planner.create_subscription(Odometry, "/odometry", lambda _: None, 1)
+    other.create_subscription(Odometry, "/other_odometry", lambda _: None, 1)
+    publishers = [other.create_publisher(Odometry, topic, 1) for topic in ("/odometry", "/other_odometry")]
+    try:
+        with live.serve(0, VehicleConfig()) as page:
+
+            def sent(state):
+                status_publisher.publish(PlannerStatus())
+                for publisher, x in zip(publishers, (3.0, 7.0), strict=True):
+                    publisher.publish(odometry(10.0, x=x))
+                return state["here"]
+
+            assert until(page, sent)["here"][0] == 3.0
+            time.sleep(1.0)  # two more searches
+            assert until(page, sent)["here"][0] == 3.0
+    finally:
+        for node, context in zip((planner, other), contexts, strict=True):
+            node.destroy_node()
+            context.try_shutdown()
+
+
 def status(page, host, version="1.1"):
     """Of the answer to a request for the state, with this Host line or lines."""
     return statuses(page, f"GET /state.json HTTP/{version}\r\n{host}\r\n".encode())[0]

@@ -33,6 +33,8 @@ MAX_POSES = 300
 MAX_HISTORY = 600  # plans; a minute
 STATUS_TYPE = "reflectdrive/msg/PlannerStatus"
 TRAJECTORY_TYPE = "autoware_planning_msgs/msg/Trajectory"
+PARTICIPANT_BYTES = 12  # of an endpoint's id, those of its participant (RTPS 2.3, section 9.3.1)
+UNKNOWN_NODE = "_NODE_NAME_UNKNOWN_"  # rmw's name for a node that has not been announced
 OTHER = "other:"  # begins the key of another node's trajectory; its topic follows
 OUTPUT_KEYS = {"trajectory", "status", "debug", "goals", "diagnostics"}
 OUTPUTS = {topic.type: (topic.key, topic.qos) for topic in topics.OUTPUTS if topic.key in OUTPUT_KEYS}
@@ -95,34 +97,40 @@ class Listener(Node):
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find the planner, and subscribe to its topics that are not subscribed yet."""
+        """Find the planner, and subscribe to its topics that are not subscribed yet.
+
+        Endpoints are compared by participant: of an endpoint whose node has not been announced, the name is unknown.
+        Fast DDS loses such announcements at times, for as long as both nodes live (ros2/rmw_fastrtps issue 792).
+        """
         named = self.get_topic_names_and_types()
         planners = [
-            (info.node_namespace, info.node_name)
+            (full_name(info.node_namespace, info.node_name), info)
             for name, types in named
             if STATUS_TYPE in types
             for info in self.get_publishers_info_by_topic(name)
-            if self._planner_filter in ("", full_name(info.node_namespace, info.node_name))
+            if info.node_name != UNKNOWN_NODE
+            and self._planner_filter in ("", full_name(info.node_namespace, info.node_name))
         ]
         if not planners:
             self._planner = ""
             return
-        namespace, name = min(planners)
-        self._planner = full_name(namespace, name)
-        try:
-            input_topics = self.get_subscriber_names_and_types_by_node(name, namespace)
-            output_topics = self.get_publisher_names_and_types_by_node(name, namespace)
-        except RuntimeError:  # it has just gone
-            return
-        for node_topics, keys_by_type in ((input_topics, INPUTS), (output_topics, OUTPUTS)):
-            for topic, types in node_topics:
-                for kind in types:
-                    if kind in keys_by_type:
-                        self._listen(topic, kind, *keys_by_type[kind])
-        own = {topic for topic, _ in output_topics}
+        self._planner, planner = min(planners, key=lambda named_info: named_info[0])
+
+        def is_planners(info: Any) -> bool:
+            if info.endpoint_gid[:PARTICIPANT_BYTES] != planner.endpoint_gid[:PARTICIPANT_BYTES]:
+                return False
+            return info.node_name == UNKNOWN_NODE or full_name(info.node_namespace, info.node_name) == self._planner
+
         for topic, types in named:
-            if TRAJECTORY_TYPE in types and topic not in own and self.count_publishers(topic):
-                self._listen(topic, TRAJECTORY_TYPE, OTHER + topic, Qos.NEWEST)
+            if topic in self._topics:
+                continue
+            for kind in types:
+                if kind in INPUTS and any(map(is_planners, self.get_subscriptions_info_by_topic(topic))):
+                    self._listen(topic, kind, *INPUTS[kind])
+                elif kind in OUTPUTS and any(map(is_planners, self.get_publishers_info_by_topic(topic))):
+                    self._listen(topic, kind, *OUTPUTS[kind])
+                elif kind == TRAJECTORY_TYPE and self.count_publishers(topic):
+                    self._listen(topic, kind, OTHER + topic, Qos.NEWEST)
 
     def _listen(self, topic: str, kind: str, key: str, qos: Qos) -> None:
         if topic in self._topics:
