@@ -206,7 +206,7 @@ $(NUMBERS)/eval-test-privileges.json: COMMAND = eval --scenes test --limit 500 -
 	--privilege words route objects logged
 $(NUMBERS)/eval-real_tracks.json: COMMAND = eval --scenes real_tracks $(SCENE_ROWS) --variant route_follower \
 	planner=route_follower
-$(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 14 --duration 40 $(ONE_THREAD) \
+$(NUMBERS)/closed-loop.json: COMMAND = eval --closed-loop --first-seed 1020 --seeds 40 --duration 40 $(ONE_THREAD) \
 	$(ROAD_GIVEN) $(DRIVE_ROWS)
 $(NUMBERS)/closed-loop-judge-carla.json: COMMAND = eval --closed-loop --judge carla --seeds 12 --duration 40 \
 	$(ONE_THREAD) $(ROAD_GIVEN) $(DRIVE_ROWS)
