@@ -5,7 +5,7 @@
 
 Use `reflectdrive replay` for numbers and a report, this for watching and for other nodes beside it. The planner always
 uses /clock here. Route and instruction of bags of `reflectdrive make-bag` are found by their names. All processes end
-with the bag.
+with the bag, or with a planner that cannot start.
 """
 
 from pathlib import Path
@@ -22,6 +22,7 @@ from launch.actions import (
 )
 from launch.event_handlers import OnProcessExit
 from launch.events import Shutdown
+from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
@@ -100,7 +101,17 @@ def planner(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         **{name: own for name, own, _ in OUTPUTS.values()},
     }
     source = PythonLaunchDescriptionSource(str(HERE / "planner.launch.py"))
-    return [GroupAction([IncludeLaunchDescription(source, launch_arguments=handed.items())])]
+    return [
+        RegisterEventHandler(OnProcessExit(on_exit=end_without_planner)),
+        GroupAction([IncludeLaunchDescription(source, launch_arguments=handed.items())]),
+    ]
+
+
+def end_without_planner(event: ProcessExited, context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    """Nothing is played to a planner that has failed, for example one that cannot start."""
+    if not event.process_name.startswith("planner") or event.returncode == 0 or context.is_shutdown:
+        return []
+    return [EmitEvent(event=Shutdown(reason=f"the planner has ended with exit code {event.returncode}"))]
 
 
 def player(context: LaunchContext) -> list[LaunchDescriptionEntity]:

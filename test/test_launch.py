@@ -330,6 +330,23 @@ def test_replay_plays_the_bag_with_its_clock_and_records_on_request(launching):
     assert "/planning/reflectdrive/reflectdrive/output/trajectory" in record
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "ends"), [("planner-1", 2, True), ("planner-1", 0, False), ("rviz2-2", 1, False)]
+)
+def test_replay_ends_with_a_planner_that_failed(launching, name, code, ends):
+    from launch.actions import EmitEvent, RegisterEventHandler
+    from launch.events.process import ProcessExited
+    from launch_ros.actions import Node
+
+    launching.launch_configurations.update(bag="/bags/drive", record="", rate="1.0")
+    entities = list(everything(loaded(REPLAY, launching).entities, launching))
+    planner = next(entity for entity in entities if isinstance(entity, Node))
+    exited = ProcessExited(action=planner, name=name, cmd=[name], cwd=None, env=None, pid=1, returncode=code)
+    handlers = [each.event_handler for each in entities if isinstance(each, RegisterEventHandler)]
+    actions = [action for each in handlers if each.matches(exited) for action in each.handle(exited, launching) or ()]
+    assert any(isinstance(action, EmitEvent) for action in actions) == ends
+
+
 LAUNCH = """
 import sys
 from launch import LaunchDescription, LaunchService
