@@ -323,6 +323,18 @@ def test_of_plans_of_the_same_score_one_that_returns_to_the_route_is_driven(side
     assert abs(plan.trajectory.poses[-1, 1]) == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_a_plan_that_leaves_the_route_without_need_is_exchanged_for_the_path_back(side):
+    """Its own variants reach 0.6 m; past a standing car it stays where it is."""
+    away = beside(0.2 * side, 2.5 * side)
+    plan = planned(proposing(away), mapped_scene(8.0))
+    assert plan.change == pipeline.ON_ROUTE
+    assert abs(plan.trajectory.poses[-1, 1]) < 0.1
+    past = planned(proposing(away), mapped_scene(8.0, (24.0, -1.0 * side, 0.0, 0.0)))
+    assert side * past.trajectory.poses[-1, 1] > 1.5
+    assert planned(proposing(away), mapped_scene(8.0, drivable=None)).change != pipeline.ON_ROUTE
+
+
 def test_a_standing_car_is_passed_beyond_the_lane_rather_than_waited_for():
     scene = mapped_scene(8.0, (24.0, -1.2, 0.0, 0.0))
     plan = planned(proposing(moving(8.0, 2.0), beside(0.8, 2.2)), scene, pipeline__vary=False)

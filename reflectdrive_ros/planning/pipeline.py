@@ -27,7 +27,7 @@ from .planner import PlannerContext, PlannerState, can_score
 from .postprocess.comfort import relax_profile
 from .postprocess.waypoints import POINTS, follows, rest_of_plan, trajectories, waypoint_poses
 from .repair.brake import repair_points
-from .repair.return_to_route import return_to_route
+from .repair.return_to_route import along_route, return_to_route
 from .repair.search import repair_tokens
 from .select import LOG_PROB_WEIGHT, change_pays, knows_what_plans_wait_for, score_candidates
 from .stage_times import StageTimes
@@ -36,9 +36,11 @@ CHECKED_MAX = 16  # best options whose safety is checked
 DECELERATION_COST = 0.02  # score (0..1) that a variant must gain, per m/s^2
 LATERAL_COST = 0.03  # likewise per metre of offset and of bulge
 PLANNER_COST = 0.1  # likewise a plan of another planner than the first of several
-OFF_ROUTE_COST, ON_ROUTE_M = 0.1, 1.0  # likewise per metre that a plan is on average further than this from the route
+OFF_ROUTE_COST, ON_ROUTE_M = 0.3, 0.8  # likewise per metre that a plan is on average further than this from the route
+ON_ROUTE_COST = 0.02  # likewise the path back to the route
 CONTINUED_BONUS = 0.05  # score that a plan must gain over the one that is driven now ..
 CONTINUED_MAX_S = 1.0  # .. which is continued for so long
+ON_ROUTE = "on the route"  # the change of a path back to the route
 CONTINUED = "continued"  # the change of a plan that is the rest of the previous one
 
 
@@ -99,16 +101,27 @@ def as_generated(candidates: Candidates) -> PlanOptions:
 
 
 def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOptions:
-    """The options and the variants of the first, if a score may choose among plans of different speed."""
+    """The options and the variants of the first, if a score may choose among plans of different speed.
+
+    Where the edge of the road is known, these include paths back to the route: all changes of a plan that has drifted
+    off its lane are off it.
+    """
     if not knows_what_plans_wait_for(safety_context):
         return options
     speed_mps = safety_context.observation.ego.speed_mps
-    variants = vary.variants(options.points[0], speed_mps, sideways=safety_context.grid is not None)
-    costs = np.abs(variants.changes[1:]) @ (DECELERATION_COST, LATERAL_COST, LATERAL_COST)
+    sideways = safety_context.grid is not None
+    variants = vary.variants(options.points[0], speed_mps, sideways)
+    points, costs = variants.points, np.abs(variants.changes) @ (DECELERATION_COST, LATERAL_COST, LATERAL_COST)
+    changes = [variants.description(index) for index in range(len(points))]
+    if sideways and speed_mps >= vary.LATERAL_MIN_MPS:
+        is_straight = ~variants.changes[:, 1:].any(axis=1)
+        points = np.concatenate([points, along_route(points[is_straight], safety_context)])
+        costs = np.append(costs, ON_ROUTE_COST + costs[is_straight])
+        changes += [ON_ROUTE] * int(is_straight.sum())
     return PlanOptions(
-        np.concatenate([options.points, variants.points[1:]]),
-        np.concatenate([options.bonuses, options.bonuses[0] - costs]),
-        (*options.changes, *(variants.description(index) for index in range(1, len(variants.points)))),
+        np.concatenate([options.points, points[1:]]),
+        np.concatenate([options.bonuses, options.bonuses[0] - costs[1:]]),
+        (*options.changes, *changes[1:]),
     )
 
 

@@ -1,8 +1,9 @@
 """Paths back to the route.
 
-A safe plan is replaced in one case: it ends off its lane and does not lead back (`return_to_route`). A network may be
-lost: at walking pace 2 m off the route, heading 70 degrees away from it, `reflectdrive2` creeps straight on, and
-without a known edge of the road nothing in the check contradicts.
+Where the edge of the road is known they are among the variants of a plan (`along_route`). Where it is not, a safe plan
+is replaced in one case: it ends off its lane and does not lead back (`return_to_route`). A network may be lost: at
+walking pace 2 m off the route, heading 70 degrees away from it, `reflectdrive2` creeps straight on, and without a known
+edge of the road nothing in the check contradicts.
 """
 
 from __future__ import annotations
@@ -74,6 +75,14 @@ def _pursue_route(along: Array, safety_context: SafetyContext) -> Array:
     steps = np.diff(path, axis=1, prepend=np.zeros((len(path), 1, 2)))
     poses = np.concatenate([path, np.arctan2(steps[..., 1], steps[..., 0])[..., None]], axis=-1)
     return np.asarray(limit_curvature(poses, fine)[:, FINE - 1 :: FINE, :2])
+
+
+def along_route(plans: Array, safety_context: SafetyContext) -> Array:
+    """(N, P, 2) points on the path that merges into the route, at the distances of plans (N, P, 2); slower where the
+    route demands it."""
+    along_m = geometry.arc_lengths(np.concatenate([np.zeros((len(plans), 1, 2)), plans], axis=1))
+    merging = merge_into_route(along_m[:, 1:], safety_context)
+    return slow_points(merging, safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
 
 
 def merge_into_route(reached: Array, safety_context: SafetyContext) -> Array:
