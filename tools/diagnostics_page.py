@@ -80,6 +80,7 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
         "… holds no polygon, expected at least one",
         "… is not a simple polygon: …",
         "… m clear",
+        "on the route",
     }
 )
 

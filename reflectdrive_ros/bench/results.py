@@ -186,7 +186,8 @@ def _drives(numbers: Numbers) -> str:
     row = next(iter(numbers["planners"].values()))
     road = "objects, lights and road given" if "drivable_type=map" in numbers["command"] else "objects and lights given"
     about = f"{row['drives']} drives of {row['seconds'] / max(row['drives'], 1):.0f} s each, {road}{_towns(numbers)}."
-    return f"{about}\n\n{markdown(heads, rows)}"
+    missing = [f"Without {job}: {reason}." for job, reason in numbers.get("failures", {}).items()]
+    return f"{' '.join([about, *missing])}\n\n{markdown(heads, rows)}"
 
 
 def _count_or_cell(value: float | None) -> str:
