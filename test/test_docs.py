@@ -128,7 +128,11 @@ def test_the_scores_of_the_readme_are_those_of_the_files():
         [f"{towns[planner]['drive_score']:.1f}" for planner in planners],
         [str(drives[planner]["at_fault"] + towns[planner]["at_fault"]) for planner in planners],
     ]
-    counts = [scenes[f"{planners[0]} (objects)"]["scenes"], *(each[planners[0]]["drives"] for each in (drives, towns))]
+    most = [max(each[planner]["drives"] for planner in planners) for each in (drives, towns)]
+    for each, count in zip((drives, towns), most, strict=True):
+        fewer = {planner: each[planner]["drives"] for planner in planners if each[planner]["drives"] < count}
+        assert all(f"`{planner}` drove {number} of the {count}" in text for planner, number in fewer.items())
+    counts = [scenes[f"{planners[0]} (objects)"]["scenes"], *most]
     assert [int(re.findall(r"\d+", row[0])[0]) for row in rows[2:5]] == counts
     untrained = scenes["reflectdrive2 random weights (objects)"]["pdms"]
     sentence = f"With random weights, choice of the goal, check and repair alone reach {untrained:.1f} in"
