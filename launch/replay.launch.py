@@ -5,7 +5,7 @@
 
 Use `reflectdrive replay` for numbers and a report, this for watching and for other nodes beside it. The planner always
 uses /clock here. Route and instruction of bags of `reflectdrive make-bag` are found by their names. All processes end
-with the bag, or with a planner that cannot start.
+with the bag, or with a planner that fails.
 """
 
 from pathlib import Path

@@ -161,6 +161,9 @@ def quoted():
     for name, row in numbers_of("conformance")["planners"].items():
         if share := row["checks"]["lateral_jerk_mps3"]["share_over"]:
             yield "integration.md", f"`{name}` {100.0 * share:.1f} %"
+    drives = numbers_of("variants-lost_inputs_driven")["planners"]
+    both, alone = (drives[name]["planning_ms"]["mean"] for name in ("both", "reflectdrive2"))
+    yield "planners/README.md", f"{both:.0f} ms of one core on average in these drives, {alone:.0f} ms with"
     parts = numbers_of("step")["parts"]
     p50, p99, repaired = parts["all"]["ms_p50"], parts["all"]["ms_p99"], parts["repaired"]["ms_p50"]
     times = f"{p50:.1f} ms of processor time (median; p99 {p99:.1f}), {repaired:.1f} ms where a plan is repaired"

@@ -102,39 +102,34 @@ class Listener(Node):
         Endpoints are compared by participant: of an endpoint whose node has not been announced, the name is unknown.
         Fast DDS loses such announcements at times, for as long as both nodes live (ros2/rmw_fastrtps issue 792).
         """
-        named = self.get_topic_names_and_types()
-        planners = [
-            (full_name(info.node_namespace, info.node_name), info)
-            for name, types in named
-            if STATUS_TYPE in types
-            for info in self.get_publishers_info_by_topic(name)
-            if info.node_name != UNKNOWN_NODE
-            and self._planner_filter in ("", full_name(info.node_namespace, info.node_name))
-        ]
+        named = [(topic, kind) for topic, kinds in self.get_topic_names_and_types() for kind in kinds]
+        planners = {
+            full_name(info): info
+            for topic, kind in named
+            if kind == STATUS_TYPE
+            for info in self.get_publishers_info_by_topic(topic)
+            if info.node_name != UNKNOWN_NODE and self._planner_filter in ("", full_name(info))
+        }
+        self._planner = min(planners, default="")
         if not planners:
-            self._planner = ""
             return
-        self._planner, planner = min(planners, key=lambda named_info: named_info[0])
+        participant = planners[self._planner].endpoint_gid[:PARTICIPANT_BYTES]
 
         def is_planners(info: Any) -> bool:
-            if info.endpoint_gid[:PARTICIPANT_BYTES] != planner.endpoint_gid[:PARTICIPANT_BYTES]:
-                return False
-            return info.node_name == UNKNOWN_NODE or full_name(info.node_namespace, info.node_name) == self._planner
+            is_named = info.node_name == UNKNOWN_NODE or full_name(info) == self._planner
+            return is_named and info.endpoint_gid[:PARTICIPANT_BYTES] == participant
 
-        for topic, types in named:
+        for topic, kind in named:
             if topic in self._topics:
                 continue
-            for kind in types:
-                if kind in INPUTS and any(map(is_planners, self.get_subscriptions_info_by_topic(topic))):
-                    self._listen(topic, kind, *INPUTS[kind])
-                elif kind in OUTPUTS and any(map(is_planners, self.get_publishers_info_by_topic(topic))):
-                    self._listen(topic, kind, *OUTPUTS[kind])
-                elif kind == TRAJECTORY_TYPE and self.count_publishers(topic):
-                    self._listen(topic, kind, OTHER + topic, Qos.NEWEST)
+            if kind in INPUTS and any(map(is_planners, self.get_subscriptions_info_by_topic(topic))):
+                self._listen(topic, kind, *INPUTS[kind])
+            elif kind in OUTPUTS and any(map(is_planners, self.get_publishers_info_by_topic(topic))):
+                self._listen(topic, kind, *OUTPUTS[kind])
+            elif kind == TRAJECTORY_TYPE and self.count_publishers(topic):
+                self._listen(topic, kind, OTHER + topic, Qos.NEWEST)
 
     def _listen(self, topic: str, kind: str, key: str, qos: Qos) -> None:
-        if topic in self._topics:
-            return
         self._topics.add(topic)
         self.create_subscription(message_class(kind), topic, self._taking(key, camera_name(topic)), qos_profile(qos))
 
@@ -215,8 +210,9 @@ class Listener(Node):
             return self._road_version, list(self._road)
 
 
-def full_name(namespace: str, name: str) -> str:
-    return f"{namespace.rstrip('/')}/{name}"
+def full_name(info: Any) -> str:
+    """Of the node of an endpoint (rclpy's TopicEndpointInfo)."""
+    return f"{info.node_namespace.rstrip('/')}/{info.node_name}"
 
 
 def _to_jpeg(message: Any) -> bytes | None:
