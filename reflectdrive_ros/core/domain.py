@@ -316,7 +316,7 @@ class Observation:
     agents_age_s: float = 0.0  # age of the message with the agents
     drivable_age_s: float = 0.0  # likewise; a map does not age
     obstacles: Agents | None = None  # unclassified obstacles as boxes that do not move
-    lanes: LanePolylines | None = None  # the nearest; these three are for planners with `vectors` in their spec
+    lanes: LanePolylines | None = None  # the nearest, which other vehicles follow in the forecast
     route_lanes: LanePolylines | None = None  # those of the route's roads, in the order of the route
     history: AgentHistory | None = None  # of `agents`
     traffic_lights: TrafficLights | None = None

@@ -113,7 +113,7 @@ def drive(
             observation = world.observation(
                 cameras.capture() if cameras else (),
                 drivable=config.inputs.drivable_type != "none",
-                vectors=variant.uses_vectors,
+                vectors=variant.uses_map,
             )
             if step * DT_S >= LOST_AFTER_S:
                 observation = without(observation, variant.lost)

@@ -266,9 +266,8 @@ def _score_shard(
 def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> ScoredScene:
     scored = scene.scored(vehicle=config.vehicle)
     plans, best, failures = {EXPERT: scene.expert}, {}, {}
-    vectors = any(variant.uses_vectors for variant in variants.values())  # what no planner uses is not computed
     observations = {
-        variant.privilege: privileges_of.observe(scene, variant.privilege, with_vectors=vectors)
+        variant.privilege: privileges_of.observe(scene, variant.privilege, with_vectors=True)
         for variant in variants.values()
     }
     networks: dict[NetworkKey, AnyNetwork] = {}  # rows that share one decode a scene once

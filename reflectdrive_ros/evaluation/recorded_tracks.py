@@ -83,7 +83,6 @@ def evaluate(
     paths = real_tracks.recordings_in(folder)
     result = TrackResult(scores={driver: [] for driver in (HUMAN, *variants)}, references=references(variants))
     families = set[str]()
-    vectors = any(variant.uses_vectors for variant in variants.values())
     for path in track_progress(paths, "scoring", console):
         recording = real_tracks.load(path)
         families.add(recording.family)
@@ -93,7 +92,7 @@ def evaluate(
             result.left_out.append(recording.name)
             continue
         before = len(result.families)
-        for start in real_tracks.starts(recording, vectors=vectors):
+        for start in real_tracks.starts(recording, vectors=True):
             _score_start(start, variants, networks, config, result)
         result.recordings += 1
         result.skipped += len(real_tracks.start_steps(recording)) - (len(result.families) - before)

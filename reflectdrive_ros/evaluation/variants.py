@@ -18,7 +18,7 @@ from ..core.recipe_config import DecodingConfig
 from ..data.scene import INSTANTS_S
 from ..infra import arguments
 from ..planning import decoding_config, generator_spec, get_planner, learned_configs
-from ..planning.inputs import reads_images, reads_vectors
+from ..planning.inputs import reads_images, uses_map
 from ..planning.planner import AnyNetwork, Planner
 from ..runtime.engine import check_networks
 from ..runtime.model_file import ModelFileError, model_config, verified_sha256, weights_sha256
@@ -62,8 +62,8 @@ class Variant:
         return reads_images(self.config)
 
     @property
-    def uses_vectors(self) -> bool:
-        return reads_vectors(self.config)
+    def uses_map(self) -> bool:
+        return uses_map(self.config)
 
     @property
     def inputs(self) -> tuple[object, ...]:

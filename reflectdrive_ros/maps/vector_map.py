@@ -41,9 +41,9 @@ BEING_READ = "the map is being read"
 class VectorMap:
     """`put` and the other methods may be called from different threads."""
 
-    def __init__(self, map_frame: str, background: Executor, with_lanes: bool = False) -> None:
-        """`background` must do one thing after the other. `with_lanes`: it also computes `LaneletMap.lane_segments`."""
-        self._map_frame, self._background, self._with_lanes = map_frame, background, with_lanes
+    def __init__(self, map_frame: str, background: Executor) -> None:
+        """`background` must do one thing after the other."""
+        self._map_frame, self._background = map_frame, background
         self._lock = threading.Lock()
         self._reading: Future[None] | None = None
         self._read: tuple[bytes, LaneletMap] | None = None  # SHA-256 of its bytes
@@ -99,9 +99,7 @@ class VectorMap:
                 read = self._read  # the same map again: results computed from it stay valid
             else:
                 lanelets = LaneletMap(read_elements(data), SOURCE)
-                _ = lanelets.lights, lanelets.road  # stored in it
-                if self._with_lanes:
-                    _ = lanelets.lane_segments  # stored in it
+                _ = lanelets.lights, lanelets.road, lanelets.lane_segments  # stored in it
                 read = digest, lanelets
         except BadMessage as why:
             self._refuse(str(why))

@@ -2,8 +2,9 @@
 
 At constant velocity every agent leaves the road at the next bend: an oncoming bus seems to cross the ego's lane, and a
 lead vehicle in a curve seems to leave the road. The ego knows one road, its route. An agent on its lanes, with a
-heading along or against it, follows it; its speed across the road decays. All other agents continue straight on, or
-along an arc whose curvature decays if their yaw rates are known. Predicted paths of the observation take precedence.
+heading along or against it, follows it; its speed across the road decays. Other vehicles follow the lanes of the map
+(`lane_following`) where these are known. All other agents continue straight on, or along an arc whose curvature decays
+if their yaw rates are known. Predicted paths of the observation take precedence.
 
 Distances along both: an acceleration decays exponentially. Agents behind a lead also adapt their speed to it, the
 stronger the closer they are. Drivers' reaction to a lead is part of their present acceleration, so that the larger of
@@ -20,8 +21,9 @@ import numpy as np
 import reflectdrive_kernels as kernels
 
 from ..core import agent_motion, kinematics
-from ..core.domain import AgentKind, Agents, Array, Forecast, ForecastSource
+from ..core.domain import AgentKind, Agents, Array, Forecast, ForecastSource, LanePolylines
 from .frenet import FrenetFrame
+from .lane_following import LaneNetwork
 
 LANE_OFFSET_MAX_M = 4.0  # the lane next to the ego's
 ALONG = np.cos(np.radians(10.0))  # agents there at a larger angle to the road leave it
@@ -40,6 +42,7 @@ PULL_OUT_MIN_MPS2 = 0.5  # who accelerates less may be a parked car with a noisy
 PULL_OUT_MPS2 = 1.2  # kept up for PULL_OUT_DECAY_S, or the present acceleration, if that is larger
 PULL_OUT_DECAY_S = 10.0
 PULL_OUT_M = 7.0  # driven until it is in the middle of the lane
+LANES_REACH_M = 60.0  # from the ego; agents further away follow no lanes
 LEAD_REACH_M = 80.0
 SAME_WAY = 0.5  # cosine between the headings of an agent and its lead; a standing lead may have any heading
 PASSES_M = 0.3  # boxes that overlap less in width pass each other
@@ -50,9 +53,12 @@ FOLLOWING_RANGE_MPS2 = (-4.0, 1.0)
 LEAD_GAP_M = 0.5  # behind a standing lead
 
 
-def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) -> Forecast:
-    """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents along the road follow it, known
-    accelerations and yaw rates act for a while, and no agent drives through its lead."""
+def forecast(
+    others: Agents, road: FrenetFrame | None, dt_s: float, steps: int, lanes: LanePolylines | None = None
+) -> Forecast:
+    """Agents at 0, 1, .. `steps` intervals: as `kinematics.forecast`, but agents along the road follow it, other
+    vehicles the lanes of the map, known accelerations and yaw rates act for a while, and no agent drives through its
+    lead."""
     if len(others) == 0 or others.predicted_poses is not None:
         return kinematics.forecast(others, dt_s, steps)
     speeds_mps = np.hypot(*others.velocities_mps.T)
@@ -64,7 +70,8 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     in_lane = road_coordinates.on_road & (speeds_mps > MOVING_MPS) | pulling_out
     yaw_rates = still if others.yaw_rates_rps is None else others.yaw_rates_rps
     changes = (accelerations != 0.0) | (yaw_rates != 0.0) | np.isfinite(leads.gaps_m)
-    if not (in_lane | changes).any():
+    on_other_lanes = np.zeros(0, np.int64) if lanes is None else find_on_other_lanes(others, speeds_mps, in_lane)
+    if not (in_lane | changes).any() and not len(on_other_lanes):
         return kinematics.forecast(others, dt_s, steps)
     times_s = dt_s * np.arange(steps + 1)
     driven_m = driven_distances(speeds_mps, accelerations, leads, times_s, pulling_out)
@@ -72,10 +79,18 @@ def forecast(others: Agents, road: FrenetFrame | None, dt_s: float, steps: int) 
     free = np.flatnonzero(changes & ~in_lane)
     poses[free] = _along_arcs(others.poses[free], others.velocities_mps[free], yaw_rates[free], driven_m[free])
     if road is not None and in_lane.any():
-        lanes = road_coordinates.at_m[in_lane], road_coordinates.lateral_m[in_lane]
-        poses[in_lane] = along_road(road, *lanes, others.poses[in_lane], speeds_mps[in_lane], driven_m[in_lane])
+        on_road = road_coordinates.at_m[in_lane], road_coordinates.lateral_m[in_lane]
+        poses[in_lane] = along_road(road, *on_road, others.poses[in_lane], speeds_mps[in_lane], driven_m[in_lane])
         for row in np.flatnonzero(pulling_out):
             poses[row] = pull_out(road, road_coordinates.at_m[row], road_coordinates.lateral_m[row], driven_m[row])
+    if lanes is not None and len(on_other_lanes):
+        network = LaneNetwork.of(lanes)
+        for row in on_other_lanes:
+            path = network.path(others.poses[row], speeds_mps[row], yaw_rates[row], driven_m[row, -1])
+            if path is not None:
+                at_m, lateral_m, _ = project_to_road(path, others.poses[row, None])
+                motion = others.poses[row, None], speeds_mps[row, None], driven_m[row, None]
+                poses[row] = along_road(path, at_m, lateral_m, *motion)[0]
     has_motion = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
     source = ForecastSource.ACCELERATION if has_motion else ForecastSource.ALONG_ROAD
     poses.flags.writeable = False  # so that no copy is kept
@@ -112,6 +127,12 @@ def find_pulling_out(others: Agents, road: RoadCoordinates, speeds_mps: Array, a
     starts = (speeds_mps >= least_mps) & (speeds_mps <= most_mps) & (accelerations_mps2 >= PULL_OUT_MIN_MPS2)
     is_beside = road.on_road & (road.facing > 0.0) & (away_m >= least_m) & (away_m <= most_m)
     return np.asarray(starts & is_beside & (others.kinds == AgentKind.VEHICLE))
+
+
+def find_on_other_lanes(others: Agents, speeds_mps: Array, in_lane: Array) -> Array:
+    """Rows of the moving vehicles and cyclists near the ego that are not on its road."""
+    is_near = np.hypot(*others.poses[:, :2].T) <= LANES_REACH_M
+    return np.flatnonzero(is_near & ~in_lane & (speeds_mps > MOVING_MPS) & (others.kinds != AgentKind.PEDESTRIAN))
 
 
 # --- how far along their paths ----------------------------------------------------------------------------------------

@@ -111,7 +111,9 @@ class SafetyContext:
     @cached_property
     def forecast(self) -> Forecast | None:
         """The others at 0, 0.1, .. 5 s; None if they are unknown."""
-        return None if self.others is None else prediction.forecast(self.others, self.road, DT_S, SAMPLES - 1)
+        if self.others is None:
+            return None
+        return prediction.forecast(self.others, self.road, DT_S, SAMPLES - 1, self.observation.lanes)
 
     def forecast_at(self, dt_s: float, steps: int) -> Forecast | None:
         """The others at 0, 1, .. `steps` times `dt_s`: taken from `forecast` if it has these instants."""
@@ -120,7 +122,7 @@ class SafetyContext:
         every = round(dt_s / DT_S)
         if every >= 1 and abs(every * DT_S - dt_s) < 1e-9 and steps * every < SAMPLES:
             return replace(self.forecast, poses=self.forecast.poses[:, : steps * every + 1 : every], dt_s=dt_s)
-        return prediction.forecast(self.others, self.road, dt_s, steps)
+        return prediction.forecast(self.others, self.road, dt_s, steps, self.observation.lanes)
 
     @cached_property
     def scene(self) -> Scene:

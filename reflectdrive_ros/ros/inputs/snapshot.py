@@ -25,7 +25,7 @@ from ...core.messages import BadMessage
 from ...maps.drivable_area import MapDrivableArea
 from ...maps.elevation import MapElevation, RoadSurface, VehiclePlane
 from ...maps.lanelet_map import LaneletMap, lanelets_of_route
-from ...planning.inputs import needs_cameras, reads_vectors, uses_lights, uses_map
+from ...planning.inputs import needs_cameras, uses_lights, uses_map
 from .. import convert
 from .. import obstacles as clouds
 from .camera_pairs import CameraPairs
@@ -79,13 +79,13 @@ class Inputs:
         self._cameras = CameraPairs(self.store, config, rig)
         self._map_drivable: MapDrivableArea | None = None  # of the newest map
         self._map_executor = ThreadPoolExecutor(1, "map_drivable")
-        self._with_vectors = reads_vectors(config)
+        self._with_lanes = uses_map(config)
         self._history, self._history_restarts = AgentHistoryBuffer(), 0
         self._elevation: tuple[LaneletMap, Future[MapElevation | None]] | None = None  # computed or being computed
         self.ignored: dict[str, dict[str, int]] = {}  # objects, obstacles: reason -> count, of the newest message
         if self.store.file_map is not None:
             _ = self.store.file_map.lights, self.store.file_map.road  # computed here, not while driving
-        if self.store.needs_lanes:
+        if self._with_lanes:
             self._newest_lane_segments()  # likewise those of a file
 
     # --- when to plan ------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Inputs:
             self._history_restarts = self.store.restarts
             self._history.clear()
         predicted = agents.predicted_poses is not None
-        if predicted and not self._with_vectors:
+        if predicted and not self._with_lanes:
             return agents
         self._history.put(tracked.stamp_ns, tracked.ids, tracked.agents.poses, tracked.agents.velocities_mps)
         if predicted:
@@ -249,11 +249,11 @@ class Inputs:
     def _lights_and_lanes(
         self, ego: EgoState, tracked: convert.MapAgents | None, agents: Agents | None, route: Array
     ) -> dict[str, Any]:
-        """Lights and stop lines of an observation whose route (L, 3) is in the ego frame; where the planner reads them
-        also lanes and history."""
+        """Lights and stop lines of an observation whose route (L, 3) is in the ego frame; with a map also lanes and
+        history."""
         states = self._light_states(ego)
         fields = {} if states is None else self._lights_ahead(ego, states, route)
-        return fields | (self._vectors(ego, tracked, agents, route, states or {}) if self._with_vectors else {})
+        return fields | (self._vectors(ego, tracked, agents, route, states or {}) if self._with_lanes else {})
 
     def _light_states(self, ego: EgoState) -> dict[int, LightState] | None:
         """State by id of the lanelets that have a light; None without a map, and before the first message."""

@@ -21,7 +21,7 @@ from ...core.messages import BadMessage
 from ...maps.lanelet_file import import_lanelet2, load_map
 from ...maps.lanelet_map import LaneletMap
 from ...maps.vector_map import VectorMap
-from ...planning.inputs import map_by_topic, needs_cameras, reads_images, reads_vectors, uses_lights, uses_map
+from ...planning.inputs import map_by_topic, needs_cameras, reads_images, uses_lights, uses_map
 from .. import cdr, convert, image_decoding, topics
 from .. import obstacles as clouds
 from .camera_rig import RigInput
@@ -99,15 +99,13 @@ class MessageStore:
         self._rig = rig
         self._decodes_ahead = decode_ahead
         self.lock = threading.Lock()
-        lights_of_path = uses_lights(config) and config.inputs.route_type == "path"
-        self.needs_lanes = reads_vectors(config) or lights_of_path
         cameras, limits, ages_s = config.cameras, config.inputs, config.inputs.max_ages_s
         self.vector_map, self.file_map = None, None
         if map_by_topic(config):
             if limits.needs_map:
                 import_lanelet2(limits)  # needed by the map reader process: a missing package is reported at the start
             background = ThreadPoolExecutor(1, "vector_map")
-            self.vector_map = VectorMap(config.output.map_frame, background, self.needs_lanes)
+            self.vector_map = VectorMap(config.output.map_frame, background)
         elif uses_map(config):
             self.file_map = load_map(limits)
         needed = needs_cameras(config)
