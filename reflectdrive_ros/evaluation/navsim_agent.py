@@ -23,7 +23,7 @@ from ..features import cameras
 from ..features.images import InputSpec
 from ..infra.errors import UserError
 from ..planning import generator_spec, get_planner
-from ..planning.planner import Networks, PlanningError, planner_context
+from ..planning.planner import Networks, PlannerContext, PlanningError
 from ..planning.stop_plan import stop_plan
 from ..runtime.engine import camera_network, check_networks
 from ..runtime.model_file import model_config
@@ -101,7 +101,7 @@ class ReflectDriveAgent(AbstractAgent):  # type: ignore[misc]
 
     def _plan(self, observation: Observation) -> Any:
         try:
-            plan = plan_once(get_planner(self._config), observation, planner_context(self._config, self._loaded))
+            plan = plan_once(get_planner(self._config), observation, PlannerContext.of(self._config, self._loaded))
         except PlanningError as fault:
             LOG.warning("no plan, the stop plan is used: %s", fault)
             plan = stop_plan(observation.ego, None, None, self._config)

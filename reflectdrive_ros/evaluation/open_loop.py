@@ -43,7 +43,7 @@ from ..infra.progress import ShownProgress
 from ..infra.provenance import write_numbers
 from ..infra.storage import location
 from ..planning import generator_spec, get_planner
-from ..planning.planner import AnyNetwork, PlannerContext, PlanningError, planner_context
+from ..planning.planner import AnyNetwork, PlannerContext, PlanningError
 from ..scoring.scorer import WAYPOINT_TIMES_S
 from . import displacement, driving_scores, scene_sets
 from . import privilege as privileges_of
@@ -276,7 +276,7 @@ def _score_scene(scene: DrivingScene, variants: Variants, config: Config) -> Sco
         for planner, key in keys.items():
             networks.setdefault(key, remembering(loaded[planner]))
         own = {planner: networks[key] for planner, key in keys.items()}
-        context = planner_context(variant.config, own)
+        context = PlannerContext.of(variant.config, own)
         observation = privileges_of.without(observations[variant.privilege], variant.lost)
         try:
             plan = driving_scores.plan_once(variant.planner(), observation, context)

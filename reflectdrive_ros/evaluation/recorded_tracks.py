@@ -26,7 +26,7 @@ from ..data import real_tracks
 from ..infra.command import make_table
 from ..infra.progress import track_progress
 from ..infra.provenance import write_numbers
-from ..planning.planner import Networks, PlanningError, planner_context
+from ..planning.planner import Networks, PlannerContext, PlanningError
 from . import driving_scores
 from .driving_scores import MEASURES, Scores
 from .variants import Variants, check, references, weights_of
@@ -116,7 +116,7 @@ def _score_start(
 ) -> None:
     plans = {HUMAN: start.human}
     for name, variant in variants.items():
-        context = planner_context(replace(variant.config, vehicle=start.vehicle), networks[name])
+        context = PlannerContext.of(replace(variant.config, vehicle=start.vehicle), networks[name])
         try:
             plan = driving_scores.plan_once(variant.planner(), start.observation, context)
             plans[name] = driving_scores.plan_waypoints(plan)[0]

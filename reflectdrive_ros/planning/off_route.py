@@ -37,8 +37,7 @@ def off_route_reason(route: Array, limits: RouteConfig, was_off: bool = False) -
             f"route: the car is {distance_m:.1f} m from its route, which it had left: drive it back within {back_m:g} m"
         )
     # the whole line: a route that comes back beside the car, or turns tightly, also has a part that fits
-    length_m = geometry.arc_lengths(line)[-1]
-    poses = geometry.sample(line, np.append(np.arange(0.0, length_m), (at_m, length_m)))
+    poses = geometry.sample(line, np.append(_near_m(line, limits.max_distance_m), at_m))
     near = np.hypot(poses[:, 0], poses[:, 1]) <= limits.max_distance_m + 0.01  # rounding
     facing_deg = float(np.rad2deg(np.abs(poses[near, 2]).min()))
     if facing_deg > (FACING_AGAIN_DEG if was_off else FACING_MAX_DEG):
@@ -47,3 +46,16 @@ def off_route_reason(route: Array, limits: RouteConfig, was_off: bool = False) -
             f"that leads ahead of the car, or turn it within {FACING_AGAIN_DEG:.0f} degrees of the route"
         )
     return ""
+
+
+def _near_m(line: Array, reach_m: float) -> Array:
+    """Metres along a line (L, 3) at which its segments that come within `reach_m` of the car are sampled, every metre:
+    a route may be hundreds of kilometres long."""
+    starts, steps = line[:-1, :2], np.diff(line[:, :2], axis=0)
+    lengths_m = np.hypot(*steps.T)
+    shares = np.clip(-(starts * steps).sum(axis=1) / lengths_m**2, 0.0, 1.0)
+    nearest = np.hypot(*(starts + shares[:, None] * steps).T)
+    begins_m = geometry.arc_lengths(line)
+    rows = np.flatnonzero(nearest <= reach_m)
+    reaches = [np.arange(begins_m[row], begins_m[row + 1]) for row in rows]
+    return np.concatenate([*reaches, begins_m[rows + 1]])

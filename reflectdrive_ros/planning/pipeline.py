@@ -112,7 +112,7 @@ def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOp
     sideways = safety_context.grid is not None
     variants = vary.variants(options.points[0], speed_mps, sideways)
     points, costs = variants.points, np.abs(variants.changes) @ (DECELERATION_COST, LATERAL_COST, LATERAL_COST)
-    changes = [variants.description(index) for index in range(len(points))]
+    changes = [variants.description(index) for index in range(1, len(points))]
     if sideways and speed_mps >= vary.LATERAL_MIN_MPS:
         is_straight = ~variants.changes[:, 1:].any(axis=1)
         points = np.concatenate([points, along_route(points[is_straight], safety_context)])
@@ -121,7 +121,7 @@ def with_variants(options: PlanOptions, safety_context: SafetyContext) -> PlanOp
     return PlanOptions(
         np.concatenate([options.points, points[1:]]),
         np.concatenate([options.bonuses, options.bonuses[0] - costs[1:]]),
-        (*options.changes, *changes[1:]),
+        (*options.changes, *changes),
     )
 
 

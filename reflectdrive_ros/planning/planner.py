@@ -213,6 +213,11 @@ class PlannerContext:
     safety: SafetyContext | None = None  # of the step's observation
     clock: Callable[[], float] = no_clock  # seconds, of the durations of stages
 
+    @staticmethod
+    def of(config: Config, networks: Networks) -> PlannerContext:
+        """Of a single plan, or of the first of a drive, without clock and deadline."""
+        return PlannerContext(config, next(iter(networks.values()), None), networks)
+
     def of_planner(self, name: str) -> PlannerContext:
         """That of one of several planners."""
         return replace(self, network=self.networks.get(name, self.network))
@@ -222,11 +227,6 @@ class PlannerContext:
         if self.safety is not None and self.safety.observation is observation:
             return self.safety
         return SafetyContext(observation, self.config)
-
-
-def planner_context(config: Config, networks: Networks) -> PlannerContext:
-    """Context of a single plan, or of the first of a drive, without clock and deadline."""
-    return PlannerContext(config, next(iter(networks.values()), None), networks)
 
 
 def token_network(recipe: str, planner_context: PlannerContext) -> Network:

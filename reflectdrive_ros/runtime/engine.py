@@ -49,7 +49,6 @@ from ..planning.planner import (
     PlannerContext,
     PlannerState,
     PlanningError,
-    planner_context,
 )
 from ..planning.postprocess import comfort
 from ..planning.postprocess.lateral_jerk import limited_trajectories
@@ -115,7 +114,7 @@ class Engine:
         self._clock = clock
         self._planner = planner
         self._start_s = clock()  # of the step
-        context = planner_context(config, networks)
+        context = PlannerContext.of(config, networks)
         self._planner_context = replace(context, deadline_used=self._deadline_used, clock=clock)
         self._prefetcher: Prefetcher | None = None
         only = context.network if len(networks) == 1 else None  # several planners prefetch nothing

@@ -95,9 +95,7 @@ class LaneNetwork:
             if until_m >= length_m or not successors:
                 finished.append(path)
             open_paths += [
-                ([*path, each], until_m + float(self.at_m[each, -1]))
-                for each in successors
-                if until_m < length_m
+                ([*path, each], until_m + float(self.at_m[each, -1])) for each in successors if until_m < length_m
             ]
         return finished
 

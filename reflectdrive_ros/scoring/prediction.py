@@ -90,7 +90,7 @@ def forecast(
             if path is not None:
                 at_m, lateral_m, _ = project_to_road(path, others.poses[row, None])
                 motion = others.poses[row, None], speeds_mps[row, None], driven_m[row, None]
-                poses[row] = along_road(path, at_m, lateral_m, *motion)[0]
+                (poses[row],) = along_road(path, at_m, lateral_m, *motion)
     has_motion = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
     source = ForecastSource.ACCELERATION if has_motion else ForecastSource.ALONG_ROAD
     poses.flags.writeable = False  # so that no copy is kept

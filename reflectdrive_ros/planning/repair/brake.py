@@ -17,7 +17,7 @@ from ..postprocess.speed_profile import slow_points
 from ..postprocess.waypoints import CARRY_MAX_S, POINT_DT_S, STEP_S
 from ..select import score_candidates
 from .continue_last import continue_last
-from .return_to_route import merge_into_route
+from .return_to_route import merge_into_route, merging_paths
 
 BRAKING_MPS2 = (1.0, 2.0, 3.0, 4.5, 6.0, 8.0)
 GENTLE_BRAKINGS_MPS2, HARD_BRAKINGS_MPS2 = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0), (4.0, 5.0, 6.0, 8.0)
@@ -91,11 +91,10 @@ def best_scores(options: Array, sound: Array, safety_context: SafetyContext) -> 
 def paths_of(plans: Array, safety_context: SafetyContext) -> Array:
     """(N, 1 or 2, P + 1, 2) from the origin on: the paths of plans (N, P, 2) and, where there is a route, those that
     merge into it."""
-    own = np.concatenate([np.zeros((len(plans), 1, 2)), plans], axis=1)
-    if safety_context.route is None:
-        return own[:, None]
-    on_route = merge_into_route(geometry.arc_lengths(own)[:, 1:], safety_context)
-    return np.stack([own, np.concatenate([np.zeros((len(plans), 1, 2)), on_route], axis=1)], axis=1)
+    paths = plans[:, None]
+    if safety_context.route is not None:
+        paths = np.stack([plans, merging_paths(plans, safety_context)], axis=1)
+    return np.concatenate([np.zeros((*paths.shape[:2], 1, 2)), paths], axis=2)
 
 
 def present_acceleration_mps2(last: Plan | None, safety_context: SafetyContext) -> float:

@@ -80,9 +80,15 @@ def _pursue_route(along: Array, safety_context: SafetyContext) -> Array:
 def along_route(plans: Array, safety_context: SafetyContext) -> Array:
     """(N, P, 2) points on the path that merges into the route, at the distances of plans (N, P, 2); slower where the
     route demands it."""
+    return slow_points(
+        merging_paths(plans, safety_context), safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S
+    )
+
+
+def merging_paths(plans: Array, safety_context: SafetyContext) -> Array:
+    """(N, P, 2) points on the path that merges into the route, at the distances of plans (N, P, 2)."""
     along_m = geometry.arc_lengths(np.concatenate([np.zeros((len(plans), 1, 2)), plans], axis=1))
-    merging = merge_into_route(along_m[:, 1:], safety_context)
-    return slow_points(merging, safety_context.limits, float(safety_context.scene.motion[0]), POINT_DT_S)
+    return merge_into_route(along_m[:, 1:], safety_context)
 
 
 def merge_into_route(reached: Array, safety_context: SafetyContext) -> Array:
