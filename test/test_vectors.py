@@ -22,7 +22,7 @@ from reflectdrive_ros.data import real_tracks, scene_lanes
 from reflectdrive_ros.data.scene import NOW
 from reflectdrive_ros.evaluation import driving_scores
 from reflectdrive_ros.evaluation.privilege import PRIVILEGES, observe
-from reflectdrive_ros.planning import GENERATORS, get_planner
+from reflectdrive_ros.planning import get_planner
 from reflectdrive_ros.planning.planner import PlannerContext
 from reflectdrive_ros.ros.inputs.snapshot import Inputs
 from reflectdrive_ros.runtime.ort_backend import OrtNetwork
@@ -359,13 +359,8 @@ def lead_poses(driven_line, steps):
     return geometry.sample(driven_line, 35.0 + 0.7 * np.arange(steps))
 
 
-@pytest.fixture
-def vector_planner(monkeypatch):
-    """The planner of `inputs_on_the_map` declares that it reads vectors."""
-    monkeypatch.setitem(GENERATORS, "constant_velocity", replace(GENERATORS["constant_velocity"], vectors=True))
-
-
-def test_the_node_provides_the_lanes_of_its_map_and_the_history_of_its_objects(driven_line, vector_planner):
+def test_the_node_provides_the_lanes_of_its_map_and_the_history_of_its_objects(driven_line):
+    """Also of a planner that reads neither: other vehicles follow the lanes in the forecast."""
     observation = drive_on(inputs_on_the_map(), driven_line)
     assert field_names(observation) == ["lanes", "route_lanes", "history"]  # no input has lights
     ego_from_map = geometry.invert(observation.ego.map_from_ego)
@@ -384,16 +379,7 @@ def test_the_node_provides_the_lanes_of_its_map_and_the_history_of_its_objects(d
     assert towards[0] > 0.0  # in driving direction
 
 
-def test_after_a_jump_of_localisation_the_node_has_no_history(driven_line, vector_planner):
+def test_after_a_jump_of_localisation_the_node_has_no_history(driven_line):
     inputs = inputs_on_the_map()
     assert drive_on(inputs, driven_line).history.valid.sum() == AgentHistory.STEPS
     assert drive_on(inputs, driven_line, steps=1, first_s=3.6).history.valid.sum() == 1  # 12.5 m back within 0.1 s
-
-
-def test_a_planner_that_reads_none_pays_nothing(driven_line, monkeypatch):
-    def never(*_):
-        raise AssertionError("made for nobody")
-
-    monkeypatch.setattr(AgentHistoryBuffer, "put", never)
-    monkeypatch.setattr(LaneSegments, "of", never)
-    assert field_names(drive_on(inputs_on_the_map(), driven_line, steps=3)) == []

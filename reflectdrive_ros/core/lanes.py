@@ -183,7 +183,7 @@ class LaneSegments:
     def near(self, map_from_ego: Array, lights: Mapping[int, int] | None = None) -> LanePolylines:
         """The LANES_MAX segments nearest to a pose (3,), within LANE_RADIUS_M, nearest first. `lights` has the
         LightState by key of the lane."""
-        away_m = self._distances(map_from_ego)
+        away_m = self._distances(map_from_ego, LANE_RADIUS_M)
         order = np.argsort(away_m, kind="stable")
         return self._polylines(order[away_m[order] < LANE_RADIUS_M][:LANES_MAX], LANES_MAX, map_from_ego, lights)
 
@@ -192,7 +192,7 @@ class LaneSegments:
     ) -> LanePolylines:
         """The first ROUTE_LANES_MAX segments of the lanes `keys` that are not behind a pose (3,), within LANE_RADIUS_M,
         in the order of a route (L, 2+), ego frame."""
-        chosen = np.flatnonzero(np.isin(self.keys, list(keys)) & (self._distances(map_from_ego) < LANE_RADIUS_M))
+        chosen = np.flatnonzero(np.isin(self.keys, list(keys)) & (self._distances(map_from_ego, LANE_RADIUS_M) < LANE_RADIUS_M))
         return self._ahead(chosen, route, map_from_ego, lights)
 
     def along_line(self, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None = None) -> LanePolylines:
@@ -218,7 +218,7 @@ class LaneSegments:
         part of it is beside the line, neither before nor beyond it; and the mean distance (C,) of that part."""
         if len(route) < 2:
             return np.zeros(0, int), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0)
-        chosen = np.flatnonzero(self._distances(map_from_ego) < radius_m)
+        chosen = np.flatnonzero(self._distances(map_from_ego, radius_m) < radius_m)
         points = geometry.transform_points(geometry.invert(map_from_ego), self.points[chosen][:, CHECKED_POINTS])
         at_m, offsets_m = (each.reshape(points.shape[:2]) for each in geometry.project(route, points.reshape(-1, 2)))
         headings = geometry.sample(route, at_m.ravel())[:, 2].reshape(at_m.shape)
@@ -244,10 +244,15 @@ class LaneSegments:
             chosen = chosen[ahead][np.argsort(begins_m[ahead], kind="stable")]
         return self._polylines(chosen[:ROUTE_LANES_MAX], ROUTE_LANES_MAX, map_from_ego, lights)
 
-    def _distances(self, map_from_ego: Array) -> Array:
-        """(N,) m from a pose (3,) to the nearest point of each segment."""
-        away = self.points - map_from_ego[:2]
-        return np.asarray(np.sqrt((away**2).sum(axis=-1).min(axis=-1, initial=np.inf)))
+    def _distances(self, map_from_ego: Array, radius_m: float) -> Array:
+        """(N,) m from a pose (3,) to the nearest point of each segment; infinite for those that are certainly beyond
+        `radius_m`."""
+        begins = self.points[:, 0] - map_from_ego[:2]
+        in_reach = np.hypot(begins[:, 0], begins[:, 1]) <= radius_m + SEGMENT_M
+        away = self.points[in_reach] - map_from_ego[:2]
+        distances_m = np.full(len(self.points), np.inf)
+        distances_m[in_reach] = np.sqrt((away**2).sum(axis=-1).min(axis=-1, initial=np.inf))
+        return distances_m
 
     def _polylines(
         self, chosen: Array, count: int, map_from_ego: Array, lights: Mapping[int, int] | None
