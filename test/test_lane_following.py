@@ -58,6 +58,13 @@ def forecast_poses(agents, lanes=LANES):
     return poses
 
 
+def followed(network, pose, yaw_rate_rps=0.0, reach_m=20.0):
+    """The path that one vehicle follows."""
+    motion = np.array([SPEED_MPS]), np.array([yaw_rate_rps]), np.array([reach_m])
+    (path,) = network.paths(np.array([pose]), *motion)
+    return path
+
+
 def distances_m(line, poses):
     at_m, offsets_m = geometry.project(line, poses[:, :2])
     inside = (at_m > 0.0) & (at_m < geometry.arc_lengths(line)[-1])
@@ -121,15 +128,14 @@ def test_a_vehicle_on_the_ego_road_follows_that_road():
 
 
 def test_where_the_lanes_end_or_form_a_circle_the_path_ends():
-    network = LaneNetwork.of(lanes_of(APPROACH))
-    path = network.path(np.array([30.0, -25.0, np.pi / 2]), SPEED_MPS, 0.0, 40.0)
+    path = followed(LaneNetwork.of(lanes_of(APPROACH)), (30.0, -25.0, np.pi / 2), reach_m=40.0)
     np.testing.assert_allclose(path.at[-1], 30.0, atol=0.1)
     half = np.pi * RADIUS_M
     halves = [
         lane(np.array([0.0, 0.0, 0.0]), half, 1.0 / RADIUS_M),
         lane(np.array([0.0, 20.0, np.pi]), half, 1.0 / RADIUS_M),
     ]
-    path = LaneNetwork.of(lanes_of(*halves)).path(np.array([0.1, 0.0, 0.0]), SPEED_MPS, 0.5, 500.0)
+    path = followed(LaneNetwork.of(lanes_of(*halves)), (0.1, 0.0, 0.0), 0.5, reach_m=500.0)
     np.testing.assert_allclose(path.at[-1], 2.0 * half, rtol=0.01)
 
 

@@ -192,7 +192,9 @@ class LaneSegments:
     ) -> LanePolylines:
         """The first ROUTE_LANES_MAX segments of the lanes `keys` that are not behind a pose (3,), within LANE_RADIUS_M,
         in the order of a route (L, 2+), ego frame."""
-        chosen = np.flatnonzero(np.isin(self.keys, list(keys)) & (self._distances(map_from_ego, LANE_RADIUS_M) < LANE_RADIUS_M))
+        chosen = np.flatnonzero(
+            np.isin(self.keys, list(keys)) & (self._distances(map_from_ego, LANE_RADIUS_M) < LANE_RADIUS_M)
+        )
         return self._ahead(chosen, route, map_from_ego, lights)
 
     def along_line(self, route: Array, map_from_ego: Array, lights: Mapping[int, int] | None = None) -> LanePolylines:

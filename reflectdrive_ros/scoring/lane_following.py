@@ -8,7 +8,7 @@ heading over the next metres is nearest to that of its present arc, and of equal
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,7 +26,6 @@ COMPARED_POINTS = np.array([0.25, 0.5, 0.75, 1.0])
 ANGLE_MAX_RAD = 0.5  # mean difference of the headings; an agent whose arc leaves all paths by more follows none
 OFFSET_WEIGHT_RADPM = 0.1  # of the distance to the middle of the lane: of two lanes the nearer
 SAME_RAD = 0.01  # paths whose difference to the arc differs by less are equal
-TANGENT_M = 1.0  # to either side, over which the direction of a path is taken
 ARC_MIN_MPS = 1.0  # slower agents turn as at this speed
 
 
@@ -38,80 +37,82 @@ class LaneNetwork:
     headings: Array  # (N, P)
     at_m: Array  # (N, P) metres along each lane
     successors: tuple[tuple[int, ...], ...]
+    lines: dict[tuple[int, ...], FrenetFrame] = field(default_factory=dict)  # of sequences of lanes, once computed
 
     @staticmethod
     def of(lanes: LanePolylines) -> LaneNetwork:
         points = lanes.points[lanes.valid]
+        tangents = np.gradient(points, axis=1)
+        headings = np.arctan2(tangents[..., 1], tangents[..., 0])
         steps = np.diff(points, axis=1)
-        steps = np.concatenate([steps, steps[:, -1:]], axis=1)
-        headings = np.arctan2(steps[..., 1], steps[..., 0])
-        lengths_m = np.hypot(steps[..., 0], steps[..., 1])
-        at_m = np.concatenate([np.zeros((len(points), 1)), np.cumsum(lengths_m[:, :-1], axis=1)], axis=1)
+        lengths_m = np.cumsum(np.hypot(steps[..., 0], steps[..., 1]), axis=1)
+        at_m = np.concatenate([np.zeros((len(points), 1)), lengths_m], axis=1)
         gaps = points[None, :, 0] - points[:, None, -1]
         follows = (np.hypot(gaps[..., 0], gaps[..., 1]) < JOINT_MAX_M) & (
             np.cos(headings[None, :, 0] - headings[:, None, -1]) > JOINT_ANGLE_MAX
         )
         np.fill_diagonal(follows, False)
-        return LaneNetwork(points, headings, at_m, tuple(tuple(np.flatnonzero(row).tolist()) for row in follows))
+        successors = [list[int]() for _ in points]
+        for before, after in np.argwhere(follows).tolist():
+            successors[before].append(after)
+        return LaneNetwork(points, headings, at_m, tuple(map(tuple, successors)))
 
-    def path(self, pose: Array, speed_mps: float, yaw_rate_rps: float, reach_m: float) -> FrenetFrame | None:
-        """The path that an agent at a pose (3,) follows, at least `reach_m` beyond it where the lanes go on; None where
-        it follows none."""
-        ahead_m = COMPARED_POINTS * max(LOOK_AHEAD_S * speed_mps, LOOK_AHEAD_MIN_M)
-        arc = pose[2] + yaw_rate_rps / max(speed_mps, ARC_MIN_MPS) * ahead_m  # headings
-        best: tuple[tuple[float, float], Array] | None = None
-        for lane, begin_m, offset_m in self._lanes_under(pose):
-            for path in self._paths(lane, begin_m + reach_m):
-                line, at_m, headings = self._line(path)
-                differences = geometry.wrap(np.interp(begin_m + ahead_m, at_m, headings) - arc)
-                difference_rad = float(np.abs(differences).mean())
+    def paths(
+        self, poses: Array, speeds_mps: Array, yaw_rates_rps: Array, reaches_m: Array
+    ) -> list[FrenetFrame | None]:
+        """For each of A agents with poses (A, 3) the path that it follows, at least `reaches_m` (A,) beyond it where
+        the lanes go on; None where it follows none."""
+        chosen: list[FrenetFrame | None] = [None] * len(poses)
+        least: list[tuple[float, float]] = [(np.inf, np.inf)] * len(poses)
+        ahead_m = np.maximum(LOOK_AHEAD_S * speeds_mps, LOOK_AHEAD_MIN_M)[:, None] * COMPARED_POINTS
+        curvatures = yaw_rates_rps / np.maximum(speeds_mps, ARC_MIN_MPS)
+        arcs = poses[:, 2:] + curvatures[:, None] * ahead_m  # headings
+        for agent, lane, begin_m, offset_m in self._lanes_under(poses):
+            for path in self._sequences(lane, begin_m + reaches_m[agent]):
+                line = self._line(path)
+                headings = np.interp(begin_m + ahead_m[agent], line.at, line.heading)
+                difference_rad = float(np.abs(geometry.wrap(headings - arcs[agent])).mean())
                 if difference_rad > ANGLE_MAX_RAD:
                     continue
                 cost = round((difference_rad + OFFSET_WEIGHT_RADPM * abs(offset_m)) / SAME_RAD)
-                key = cost, float(abs(headings[-1] - headings[0]))
-                if best is None or key < best[0]:
-                    best = key, line
-        return None if best is None else frame_of(best[1])
+                key = cost, float(abs(line.heading[-1] - line.heading[0]))
+                if key < least[agent]:
+                    least[agent], chosen[agent] = key, line
+        return chosen
 
-    def _lanes_under(self, pose: Array) -> Iterator[tuple[int, float, float]]:
-        """Lanes under a pose (3,) in its direction; metres of the pose along each, and to its left."""
-        away = pose[:2] - self.points
-        nearest = (away**2).sum(axis=-1).argmin(axis=1)
-        rows = np.arange(len(self.points))
-        heading, (x, y) = self.headings[rows, nearest], away[rows, nearest].T
-        along_m = self.at_m[rows, nearest] + x * np.cos(heading) + y * np.sin(heading)
+    def _lanes_under(self, poses: Array) -> Iterator[tuple[int, int, float, float]]:
+        """Row of an agent, a lane under it in its direction, metres of the agent along the lane, and to its left."""
+        away = poses[:, None, None, :2] - self.points
+        nearest = (away**2).sum(axis=-1).argmin(axis=-1)  # (A, N)
+        lanes = np.arange(len(self.points))
+        heading = self.headings[lanes, nearest]
+        x, y = np.moveaxis(np.take_along_axis(away, nearest[..., None, None], axis=2)[:, :, 0], -1, 0)
+        along_m = self.at_m[lanes, nearest] + x * np.cos(heading) + y * np.sin(heading)
         offsets_m = y * np.cos(heading) - x * np.sin(heading)
-        is_under = (np.abs(offsets_m) <= LANE_OFFSET_MAX_M) & (np.cos(heading - pose[2]) >= LANE_ANGLE_MAX)
+        is_under = (np.abs(offsets_m) <= LANE_OFFSET_MAX_M) & (np.cos(heading - poses[:, 2:]) >= LANE_ANGLE_MAX)
         is_under &= (along_m >= 0.0) & (along_m <= self.at_m[:, -1])
-        for lane in np.flatnonzero(is_under).tolist():
-            yield lane, float(along_m[lane]), float(offsets_m[lane])
+        for agent, lane in np.argwhere(is_under).tolist():
+            yield agent, lane, float(along_m[agent, lane]), float(offsets_m[agent, lane])
 
-    def _paths(self, lane: int, length_m: float) -> list[list[int]]:
+    def _sequences(self, lane: int, length_m: float) -> list[tuple[int, ...]]:
         """Up to PATHS_MAX sequences of lanes that begin with `lane` and are `length_m` long, or end where lanes end."""
-        finished, open_paths = list[list[int]](), [([lane], float(self.at_m[lane, -1]))]
-        while open_paths and len(finished) < PATHS_MAX:
-            path, until_m = open_paths.pop()
+        finished, unfinished = list[tuple[int, ...]](), [((lane,), float(self.at_m[lane, -1]))]
+        while unfinished and len(finished) < PATHS_MAX:
+            path, until_m = unfinished.pop()
             successors = [each for each in self.successors[path[-1]] if each not in path]
             if until_m >= length_m or not successors:
                 finished.append(path)
-            open_paths += [
-                ([*path, each], until_m + float(self.at_m[each, -1])) for each in successors if until_m < length_m
-            ]
+            else:
+                unfinished += [((*path, each), until_m + float(self.at_m[each, -1])) for each in successors]
         return finished
 
-    def _line(self, path: list[int]) -> tuple[Array, Array, Array]:
-        """Points (L, 2) of a path, metres along it (L,) and its headings there (L,), unwrapped."""
-        points = self.points[path].reshape(-1, 2)
-        steps = np.diff(points, axis=0)
-        at_m = np.concatenate([[0.0], np.cumsum(np.hypot(steps[:, 0], steps[:, 1]))])
-        return points, at_m, np.unwrap(self.headings[path].reshape(-1))
-
-
-def frame_of(line: Array) -> FrenetFrame:
-    """Frenet frame of a path (L, 2), sampled every metre."""
-    line = geometry.distinct_points(line)
-    length_m = float(geometry.arc_lengths(line)[-1])
-    at_m = np.linspace(0.0, length_m, max(round(length_m), 1) + 1)
-    ends_m = np.clip(np.concatenate([at_m, at_m - TANGENT_M, at_m + TANGENT_M]), 0.0, length_m)
-    points, behind, ahead = geometry.sample(line, ends_m)[:, :2].reshape(3, -1, 2)
-    return FrenetFrame(points, np.unwrap(np.arctan2(*(ahead - behind).T[::-1])), at_m)
+    def _line(self, path: tuple[int, ...]) -> FrenetFrame:
+        """The line along a sequence of lanes; the first point of each is the last of the one before."""
+        if path not in self.lines:
+            lanes = list(path)
+            points = np.concatenate([self.points[lanes[0], :1], self.points[lanes, 1:].reshape(-1, 2)])
+            headings = np.concatenate([self.headings[lanes[0], :1], self.headings[lanes, 1:].reshape(-1)])
+            steps = np.diff(points, axis=0)
+            at_m = np.concatenate([[0.0], np.cumsum(np.hypot(steps[:, 0], steps[:, 1]))])
+            self.lines[path] = FrenetFrame(points, np.unwrap(headings), at_m)
+        return self.lines[path]

@@ -84,13 +84,14 @@ def forecast(
         for row in np.flatnonzero(pulling_out):
             poses[row] = pull_out(road, road_coordinates.at_m[row], road_coordinates.lateral_m[row], driven_m[row])
     if lanes is not None and len(on_other_lanes):
-        network = LaneNetwork.of(lanes)
-        for row in on_other_lanes:
-            path = network.path(others.poses[row], speeds_mps[row], yaw_rates[row], driven_m[row, -1])
+        rows = on_other_lanes
+        motion = others.poses[rows], speeds_mps[rows], yaw_rates[rows], driven_m[rows, -1]
+        for row, path in zip(rows, LaneNetwork.of(lanes).paths(*motion), strict=True):
             if path is not None:
                 at_m, lateral_m, _ = project_to_road(path, others.poses[row, None])
-                motion = others.poses[row, None], speeds_mps[row, None], driven_m[row, None]
-                (poses[row],) = along_road(path, at_m, lateral_m, *motion)
+                (poses[row],) = along_road(
+                    path, at_m, lateral_m, others.poses[row, None], speeds_mps[row, None], driven_m[row, None]
+                )
     has_motion = others.accelerations_mps2 is not None or others.yaw_rates_rps is not None
     source = ForecastSource.ACCELERATION if has_motion else ForecastSource.ALONG_ROAD
     poses.flags.writeable = False  # so that no copy is kept
