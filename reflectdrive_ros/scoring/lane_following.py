@@ -96,7 +96,8 @@ class LaneNetwork:
 
     def _sequences(self, lane: int, length_m: float) -> list[tuple[int, ...]]:
         """Up to PATHS_MAX sequences of lanes that begin with `lane` and are `length_m` long, or end where lanes end."""
-        finished, unfinished = list[tuple[int, ...]](), [((lane,), float(self.at_m[lane, -1]))]
+        finished = list[tuple[int, ...]]()
+        unfinished: list[tuple[tuple[int, ...], float]] = [((lane,), float(self.at_m[lane, -1]))]
         while unfinished and len(finished) < PATHS_MAX:
             path, until_m = unfinished.pop()
             successors = [each for each in self.successors[path[-1]] if each not in path]
