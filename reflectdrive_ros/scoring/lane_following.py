@@ -16,14 +16,14 @@ from ..core import geometry
 from ..core.domain import Array, LanePolylines
 from .frenet import FrenetFrame
 
-LANE_OFFSET_MAX_M = 1.75  # half of a lane: an agent further from the middle is in another one
+MIDDLE_OFFSET_MAX_M = 1.75  # half of a lane: an agent further from the middle is in another one
 LANE_ANGLE_MAX = np.cos(np.radians(30.0))  # an agent at a larger angle to a lane does not follow it
 JOINT_MAX_M = 1.0  # between the end of a lane and the begin of its successor
 JOINT_ANGLE_MAX = np.cos(np.radians(25.0))
 PATHS_MAX = 8  # from one lane
 LOOK_AHEAD_S, LOOK_AHEAD_MIN_M = 0.8, 2.5  # over which arc and path are compared, at COMPARED_POINTS
 COMPARED_POINTS = np.array([0.25, 0.5, 0.75, 1.0])
-ANGLE_MAX_RAD = 0.5  # mean difference of the headings; an agent whose arc leaves all paths by more follows none
+DIFFERENCE_MAX_RAD = 0.5  # mean difference of the headings; an agent whose arc leaves all paths by more follows none
 OFFSET_WEIGHT_RADPM = 0.1  # of the distance to the middle of the lane: of two lanes the nearer
 SAME_RAD = 0.01  # paths whose difference to the arc differs by less are equal
 ARC_MIN_MPS = 1.0  # slower agents turn as at this speed
@@ -72,7 +72,7 @@ class LaneNetwork:
                 line = self._line(path)
                 headings = np.interp(begin_m + ahead_m[agent], line.at, line.heading)
                 difference_rad = float(np.abs(geometry.wrap(headings - arcs[agent])).mean())
-                if difference_rad > ANGLE_MAX_RAD:
+                if difference_rad > DIFFERENCE_MAX_RAD:
                     continue
                 cost = round((difference_rad + OFFSET_WEIGHT_RADPM * abs(offset_m)) / SAME_RAD)
                 key = cost, float(abs(line.heading[-1] - line.heading[0]))
@@ -89,7 +89,7 @@ class LaneNetwork:
         x, y = np.moveaxis(np.take_along_axis(away, nearest[..., None, None], axis=2)[:, :, 0], -1, 0)
         along_m = self.at_m[lanes, nearest] + x * np.cos(heading) + y * np.sin(heading)
         offsets_m = y * np.cos(heading) - x * np.sin(heading)
-        is_under = (np.abs(offsets_m) <= LANE_OFFSET_MAX_M) & (np.cos(heading - poses[:, 2:]) >= LANE_ANGLE_MAX)
+        is_under = (np.abs(offsets_m) <= MIDDLE_OFFSET_MAX_M) & (np.cos(heading - poses[:, 2:]) >= LANE_ANGLE_MAX)
         is_under &= (along_m >= 0.0) & (along_m <= self.at_m[:, -1])
         for agent, lane in np.argwhere(is_under).tolist():
             yield agent, lane, float(along_m[agent, lane]), float(offsets_m[agent, lane])

@@ -23,7 +23,7 @@ import reflectdrive_kernels as kernels
 from ..core import agent_motion, kinematics
 from ..core.domain import AgentKind, Agents, Array, Forecast, ForecastSource, LanePolylines
 from .frenet import FrenetFrame
-from .lane_following import LaneNetwork
+from .lane_following import ARC_MIN_MPS, LaneNetwork
 
 LANE_OFFSET_MAX_M = 4.0  # the lane next to the ego's
 ALONG = np.cos(np.radians(10.0))  # agents there at a larger angle to the road leave it
@@ -31,7 +31,6 @@ CARRIAGEWAY_M = 25.0  # all lanes of a motorway; agents further away are on anot
 CARRIAGEWAY_ALONG = np.cos(np.radians(3.0))  # agents beyond LANE_OFFSET_MAX_M at a larger angle are on another road
 TURN_DECAY_S = 1.2  # of yaw rates, at the present speed
 DRIFT_DECAY_S = 0.7  # of the speed across the road
-ARC_MIN_MPS = 1.0  # slower agents turn as at this speed
 STEP_S = 0.2  # of the rollout
 SPEED_UP_DECAY_S = 1.2
 SLOW_DOWN_DECAY_S = 2.0  # who brakes goes on braking for a while
