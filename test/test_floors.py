@@ -47,6 +47,7 @@ ONLY_IN = {
     "torchvision": ("model", "training", "deploy", "runtime.torch_backend", "runtime.torch_denoiser"),
     "triton": ("model.token.fused_update",),
     "onnxruntime": ("runtime.ort_backend", "deploy"),
+    "openvino": ("runtime.openvino_backend",),
     "tensorrt": ("runtime.trt.backend", "deploy"),
     "rclpy": ("ros", "demo", "replay.node"),
     "reflectdrive": ("ros", "demo", "replay.node"),  # our messages
@@ -207,6 +208,7 @@ def planted(texts, is_package=False):
         ("features", "import torch.nn as nn", "features:1 imports torch, which belongs to model"),
         ("runtime.engine", "if True:\n    import torch", "runtime.engine:2 imports torch"),
         ("runtime.ort_backend", "from tensorrt import Runtime", "imports tensorrt"),
+        ("runtime.ort_backend", "import openvino", "imports openvino, which belongs to runtime.openvino_backend"),
         ("__main__", "from rclpy.node import Node", "imports rclpy"),
         ("evaluation.closed_loop", "from nav_msgs.msg import Path", "imports nav_msgs, which belongs to ros"),
         ("maps.osm", "from reflectdrive.msg import PlannerStatus", "imports reflectdrive, which belongs to ros"),

@@ -51,7 +51,7 @@ PYTHON = {
 OPTIONAL = {"torch", "torchvision", "onnx", "tensorrt", "safetensors", "lightning_fabric", "tensorboard"}
 OPTIONAL |= {"libsumo", "sumolib", "traci", "ml_dtypes", "onnx_ir", "onnxscript", "triton"}
 OPTIONAL |= {"carla_driver_interface", "alpasim_driver", "grpc", "google", "navsim", "nuplan", "pyarrow"}
-OPTIONAL |= {"ray", "upath", "fsspec"}
+OPTIONAL |= {"ray", "upath", "fsspec", "openvino"}
 
 
 def imported():

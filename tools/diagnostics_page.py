@@ -41,6 +41,7 @@ PARTS = frozenset(  # strings that are a part or a value of other sentences
     {
         "No regulatory element found that implements rule",
         "ONNX Runtime … on …, … thread…",
+        "OpenVINO … and …",
         "TensorRT for RTX",
         "TensorRT … on …, …",
         "\\d+(?:\\.\\d+)?|\\w+",

@@ -44,7 +44,7 @@ __all__ = ("ConfigError", "Setting", "override", "override_dotted", "override_fr
 PLANNER_SEPARATOR = "+"  # of the names of several planners
 UNKNOWN_LIGHT_POLICIES = ("stop", "caution", "pass")
 FIRST_POINTS = {"ahead": 0, "now": 1, "driven_path": 4}  # name -> published points that are not ahead of the car
-MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "tensorrt")
+MODEL_BACKENDS = ("auto", "torch", "onnxruntime", "openvino", "tensorrt")
 TOKEN_MODEL = (
     "models/reflectdrive2_small/onnx/card.json",
     "2e95e260d55ef59de98b80c7a4d663794efdfa5939132deb74ae4e996068b61d",
@@ -326,7 +326,7 @@ class ModelConfig:
     backend: str = setting(
         "auto",
         "inference backend: auto (the fastest installed one that reads the file), torch (weights), onnxruntime "
-        "(graphs) or tensorrt (graphs whose engines `reflectdrive engine` has built on this machine)",
+        "or openvino (graphs), or tensorrt (graphs whose engines `reflectdrive engine` has built on this machine)",
     )
     device: str = setting("auto", "auto (a GPU if the backend finds one), cpu, cuda, cuda:1, ..")
     engines: str = setting("", "folder of TensorRT engines; empty: the folder `engines` beside the card of the graphs")

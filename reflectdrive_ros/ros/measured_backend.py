@@ -36,7 +36,7 @@ from ..runtime.network import backends_of
 from .inputs.channel import Level
 from .system_checks import nvidia
 
-LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "tensorrt", "torch")
+LIBRARIES = ("onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "torch")
 RECORDS = array(
     {
         "used_for": named(anything),

@@ -193,6 +193,7 @@ LIBRARIES = (
     ("libsumo", ("libsumo",), False, f"{pip_extra('sim')} (the proving ground: demo, scenes, eval)"),
     ("launch_ros", ("launch-ros",), False, "comes with a ROS installation only; `reflectdrive` works without"),
     ("onnxruntime", ("onnxruntime", "onnxruntime-gpu"), False, "pip install onnxruntime (learned planners on a CPU)"),
+    ("openvino", ("openvino",), False, "pip install openvino (learned planners, faster on some processors of Intel)"),
     ("torch", ("torch",), False, "pip install torch (training, export, learned planners on a GPU)"),
     ("tensorrt", ("tensorrt",), False, "nothing without an NVIDIA GPU; on Thor it comes with JetPack"),
 )

@@ -39,17 +39,19 @@ from .trt.cuda_device import has_driver
 if TYPE_CHECKING:
     from ..model.card import GraphCard
     from ..model.token.rollout import Decoding
+    from .ort_backend import OrtDenoiser, OrtNetwork
 
 log = logging.getLogger(__name__)
 
 LoadNetwork = Callable[[ModelConfig, DecodingConfig], AnyNetwork | None]
 
 # suffix of a model file -> backends that read it, the best first: weights, or the card of exported graphs
-BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime")}
+BACKENDS = {".safetensors": ("torch",), ".json": ("tensorrt", "onnxruntime", "openvino")}
 INSTALL_COMMANDS = {  # of the backends
     "torch": pip_extra("train"),
     "onnxruntime": "pip install onnxruntime",
     "tensorrt": "pip install tensorrt",
+    "openvino": "pip install openvino",
     "random weights": pip_extra("train"),
 }
 RANDOM_SEED = 0  # of `random_network`
@@ -146,14 +148,15 @@ def backends_of(path: Path, model: ModelConfig) -> tuple[str, ...]:
     """The backends that may run a model file, in the order of trial.
 
     With `auto`, TensorRT is included only if there is a driver or the library, so that a computer without a GPU gets no
-    message about it. Raises ModelFileError if no backend reads the file, or not the requested one.
+    message about it; OpenVINO never, because it is the faster on some processors only: `doctor --measure` finds that.
+    Raises ModelFileError if no backend reads the file, or not the requested one.
     """
     able = BACKENDS.get(path.suffix, ())
     if not able:
         raise ModelFileError(f"model file {path} is no model: expected a file ending in {', '.join(BACKENDS)}")
     if model.backend == "auto":
         gpu = model.device != "cpu" and (has_driver() or importlib.util.find_spec("tensorrt") is not None)
-        return tuple(backend for backend in able if gpu or backend != "tensorrt")
+        return tuple(backend for backend in able if backend != "openvino" and (gpu or backend != "tensorrt"))
     if model.backend not in able:
         raise ModelFileError(f"model.backend is {model.backend}, but {path} is read by {', '.join(able)}")
     return (model.backend,)
@@ -244,16 +247,33 @@ def torch_decoding(decoding: DecodingConfig) -> Decoding:
 
 
 def _ort_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
-    from ..model.card import GraphError
     from .ort_backend import OrtDenoiser, OrtNetwork
+
+    return _exported_network(path, model, decoding, OrtNetwork, OrtDenoiser)
+
+
+def _openvino_network(path: Path, model: ModelConfig, decoding: DecodingConfig) -> DescribedNetwork:
+    from .openvino_backend import OpenVinoDenoiser, OpenVinoNetwork
+
+    return _exported_network(path, model, decoding, OpenVinoNetwork, OpenVinoDenoiser)
+
+
+def _exported_network(
+    path: Path,
+    model: ModelConfig,
+    decoding: DecodingConfig,
+    token_network: type[OrtNetwork],
+    denoiser_network: type[OrtDenoiser],
+) -> DescribedNetwork:
+    from ..model.card import GraphError
 
     try:
         card = _graphs(path, decoding)
         if card.kind == "denoiser":
-            denoiser = OrtDenoiser(card, model.threads, model.device)
+            denoiser = denoiser_network(card, model.threads, model.device)
             self_check(denoiser, path)
             return denoiser
-        network = OrtNetwork(card, model.threads, model.device)
+        network = token_network(card, model.threads, model.device)
     except GraphError as fault:
         raise ModelFileError(str(fault)) from None
     self_check(network, path)
@@ -311,6 +331,7 @@ LOADERS: dict[str, Loader] = {
     "torch": _torch_network,
     "tensorrt": _trt_network,
     "onnxruntime": _ort_network,
+    "openvino": _openvino_network,
     "random weights": _random_network,
 }
 

@@ -209,7 +209,7 @@ class Graph:
         try:
             self._session = ort.InferenceSession(str(file), options, providers, disabled_optimizers=disabled)
         except Exception as fault:  # its errors have no common base
-            reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {_line(fault)}"
+            reason = f"is no graph that ONNX Runtime {ort.__version__} can load: {one_line(fault)}"
             raise GraphError(f"{file} {reason}") from None
         card.check_metadata(name, self._session.get_modelmeta().custom_metadata_map)
         inputs_by_name = {put.name: (np.dtype(DTYPES[put.type]), put.shape) for put in self._session.get_inputs()}
@@ -233,7 +233,7 @@ class Graph:
         try:
             self._session.run_with_iobinding(binding)
         except Exception as fault:
-            raise PlanningError(f"graph {self.name} failed in ONNX Runtime: {_line(fault)}") from None
+            raise PlanningError(f"graph {self.name} failed in ONNX Runtime: {one_line(fault)}") from None
         return dict(zip(self._outputs, binding.get_outputs(), strict=True))
 
     def _check(self, feeds: Mapping[str, Array], tensors: Mapping[str, Any]) -> None:
@@ -276,6 +276,13 @@ class CalibrationDenoiser(_Calibration, OrtDenoiser):
     """The same predictions, by graphs that also output activation ranges."""
 
 
+def tensor_of(array: Array) -> Any:
+    """A copy of an array as a tensor of ONNX Runtime, on the CPU, which `ortvalue_from_numpy` would not make."""
+    tensor = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype.type)
+    tensor.update_inplace(np.ascontiguousarray(array))
+    return tensor
+
+
 def _device(device: str) -> str:
     """The device. Raises GraphError if this ONNX Runtime does not support it."""
     has_gpu = CUDA in ort.get_available_providers()
@@ -294,8 +301,8 @@ def _description(card: GraphCard, device: str, threads: int) -> str:
     return described + f", {card.precision}" * (card.precision != "fp32")
 
 
-def _line(fault: Exception) -> str:
-    """ONNX Runtime's own words on one line."""
+def one_line(fault: Exception) -> str:
+    """A library's own words on one line."""
     return " ".join(str(fault).split())[:300]
 
 
