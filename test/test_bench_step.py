@@ -11,7 +11,7 @@ from tiny_model import tiny_model  # noqa: F401 (a fixture)
 from tiny_net import tiny_inputs, tiny_net
 
 from reflectdrive_ros.__main__ import main
-from reflectdrive_ros.bench import step
+from reflectdrive_ros.bench import backends, step
 from reflectdrive_ros.bench.network_steps import consecutive_inputs, full_rounds, run_step
 from reflectdrive_ros.bench.step import LATER_S, moved_on, torch_device
 from reflectdrive_ros.core.config import Config, ModelConfig
@@ -31,8 +31,10 @@ FULL = full_rounds(TokenLayout())
 
 @pytest.fixture
 def slow_peaks(monkeypatch):
-    """Peak rates that are not measured: they take seconds."""
+    """Peak rates that are not measured, and few steps on each backend: both take seconds."""
     monkeypatch.setattr(step, "measure_peaks", lambda *_: (1e10, 1e10))
+    for name in ("STEPS", "SCENES"):
+        monkeypatch.setattr(backends, name, 1)
 
 
 def inputs_of(seed=0):
@@ -64,7 +66,11 @@ def test_full_and_lite_steps_are_timed_with_their_bound_and_without_the_network(
     assert parts["full"]["steps"] >= SCENES
     assert 0.0 < parts["all"]["ms_p50"] <= parts["all"]["ms_p99"]
     assert numbers["weights_sha256"] == tiny_model.sha256
-    assert "without the network" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "without the network" in printed
+    (weights,) = numbers["backends"]
+    assert (weights["planner"], weights["backend"], weights["same_plans"]) == ("reflectdrive2", "torch", 1.0)
+    assert "reflectdrive2: Fastest with the plans of float32: model.file=" in printed
 
 
 @pytest.mark.usefixtures("slow_peaks")
@@ -75,6 +81,7 @@ def test_a_denoiser_has_full_steps_of_an_encoded_scene_and_its_evaluations(tmp_p
     assert numbers["full_parts_ms_p50"].keys() == {"encode", "evaluations"}
     assert numbers["roofline_full_ms"] > 0.0
     assert "lite_ms_p50" not in numbers
+    assert {row["backend"] for row in numbers["backends"]} >= {"onnxruntime", "torch"}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
-"""Times of a step by model file and backend on this machine: `reflectdrive doctor --measure`.
+"""Times of a step by model file and backend on this machine: `doctor --measure` and `bench step`.
 
-The files are those of the configured model: weights, and the graphs that were exported from them, in all precisions.
-Each is run by every installed backend that reads it. The plans are compared with those of the first one in float32, on
-synthetic scenes that differ in their images and the ego's motion, those of a denoiser in their noise.
+The files are those of the model of each configured planner: weights, and the graphs that were exported from them, in
+all precisions. Each is run by every installed backend that reads it. The plans are compared with those of the
+first one in float32, on synthetic scenes that differ in their images and the ego's motion, those of a denoiser in their
+noise.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,7 +25,7 @@ from ..infra.files import path_text
 from ..infra.installing import shipped
 from ..infra.progress import track_progress
 from ..model.card import CARD, GraphCard
-from ..planning import decoding_config, generator_spec
+from ..planning import decoding_config, learned_configs
 from ..planning.planner import AnyNetwork, prefill_sequences
 from ..ros import measured_backend
 from ..runtime.model_file import ModelFileError, model_config, read_card, weights_sha256
@@ -48,6 +50,8 @@ class Measured:
     lite_ms: float = float("nan")  # nan where the planner has no lite steps
     same_plans: float = float("nan")  # share of ids, or of futures, that are those of float32
     reason: str = ""
+    planner: str = ""
+    sha256: str = ""  # of the file
 
     @property
     def runs(self) -> bool:
@@ -55,30 +59,33 @@ class Measured:
 
 
 def measure(config: Config, console: Console) -> list[Measured]:
-    """One row for each file and backend. Raises ConfigError for a planner without a network, ModelFileError for a card
-    that cannot be read."""
-    if generator_spec(config).network is None:
+    """One row for each planner, file and backend. Raises ConfigError without a planner that has a network,
+    ModelFileError for a card that cannot be read."""
+    learned = learned_configs(config)
+    if not learned:
         raise ConfigError(f"--measure times a network, but planner {config.planner} has none: name another planner")
-    rows, reference = list[Measured](), None
+    return [row for own in learned.values() for row in _measure_planner(own, console)]
+
+
+def _measure_planner(config: Config, console: Console) -> Iterator[Measured]:
+    reference, given = None, shipped(config.model.file).absolute()
     candidates = list(files_and_backends(config.model))
-    for file, backend in track_progress(candidates, "measuring", console, len(candidates)):
-        precision = precision_of(file)
-        name = str(file)
+    for file, backend in track_progress(candidates, f"measuring {config.planner}", console, len(candidates)):
+        row = Measured(str(file), backend, precision_of(file), planner=config.planner)
         try:
-            sha256 = model_config(name, None).sha256
-            model = replace(config.model, file=name, sha256=sha256, backend=backend)
+            sha256 = model_config(row.file, config.model.sha256 if file == given else None).sha256
+            model = replace(config.model, file=row.file, sha256=sha256, backend=backend)
             network = load_network(model, decoding_config(config))
             assert network is not None  # a file is named
         except ModelFileError as fault:
-            rows.append(Measured(name, backend, precision, reason=str(fault)))
+            yield replace(row, reason=str(fault))
             continue
         plans = plans_of(network)
-        if reference is None and precision == "fp32":
+        if reference is None and row.precision == "fp32":
             reference = plans
         same = float("nan") if reference is None else share_of_same(plans, reference, network.kind)
         full_ms, lite_ms = times_ms(network, replace(config, model=model))
-        rows.append(Measured(name, backend, precision, full_ms, lite_ms, same))
-    return rows
+        yield replace(row, full_ms=full_ms, lite_ms=lite_ms, same_plans=same, sha256=sha256)
 
 
 def files_and_backends(model: ModelConfig) -> Iterator[tuple[Path, str]]:
@@ -94,8 +101,15 @@ def files_and_backends(model: ModelConfig) -> Iterator[tuple[Path, str]]:
     cards.sort(key=lambda card: precision_of(card) != "fp32")
     for file in [*cards, *([weights] if weights.is_file() else [])]:
         for backend in BACKENDS.get(file.suffix, ()):
-            if backend != "tensorrt" or has_driver():
+            if is_installed(backend):
                 yield file, backend
+
+
+def is_installed(backend: str) -> bool:
+    """Whether a backend that is optional has what it needs; the others come with the package."""
+    if backend == "openvino":
+        return importlib.util.find_spec(backend) is not None
+    return backend != "tensorrt" or has_driver()
 
 
 def precision_of(file: Path) -> str:
@@ -162,8 +176,18 @@ def table(rows: Sequence[Measured]) -> Table:
     return make_table(headings, cells, f"{STEPS} steps of each kind on this machine, median", texts=3)
 
 
+def of_planners(rows: Sequence[Measured]) -> dict[str, list[Measured]]:
+    """The rows of each planner, by its name."""
+    return {name: [row for row in rows if row.planner == name] for name in dict.fromkeys(row.planner for row in rows)}
+
+
+def report(rows: Sequence[Measured]) -> list[Table | str]:
+    """The table, and what to configure for each planner."""
+    return [table(rows), *(f"{name}: {advice(some)}" for name, some in of_planners(rows).items())]
+
+
 def advice(rows: Sequence[Measured]) -> str:
-    """Which file to configure: the fastest with the plans of float32, and a faster one with others."""
+    """Which file of a planner to configure: the fastest with the plans of float32, and a faster one with others."""
     best = fastest(rows, exact=True)
     if best is None:
         return "No backend runs this model: see the reasons above."
@@ -179,12 +203,17 @@ def advice(rows: Sequence[Measured]) -> str:
 
 
 def keep(config: Config, rows: Sequence[Measured]) -> list[str]:
-    """Stores the fastest with the plans of float32 for nodes with `model.backend: auto`, and says so."""
-    best = fastest(rows, exact=True)
+    """Stores the fastest with the plans of float32 for nodes with `model.backend: auto`, and says so.
+
+    Of several planners that of the first, because `model` holds the settings of its network.
+    """
+    best = fastest(rows and next(iter(of_planners(rows).values())), exact=True)
     if best is None or config.model.backend != "auto":
         return []
     try:
-        measured_backend.keep(config, best.file, model_config(best.file, None).sha256, best.backend, best.full_ms)
+        measured_backend.keep(
+            config, best.file, model_config(best.file, best.sha256 or None).sha256, best.backend, best.full_ms
+        )
     except OSError as fault:
         return [f"It is not stored for model.backend auto, {path_text(str(fault.filename))}: {fault.strerror}."]
     return [f"A node with model.backend auto uses it from now on: {path_text(measured_backend.records_file())}."]
@@ -199,5 +228,5 @@ def gate_of(row: Measured) -> str:
 
 
 def settings_of(row: Measured) -> str:
-    model = model_config(row.file, None)
+    model = model_config(row.file, row.sha256 or None)
     return f"model.file={row.file} model.sha256={model.sha256} model.backend={row.backend}"

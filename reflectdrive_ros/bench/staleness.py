@@ -23,7 +23,10 @@ OTHERS = ("src", "models", PACKAGE, "test/faults")  # of any other command
 PATHS: dict[str, tuple[str, ...]] = {  # command of the file -> the paths on which its numbers depend
     "eval": SCORED,
     "bench parity": (*SCORED, f"{PACKAGE}/bench/parity.py", f"{PACKAGE}/bench/network_steps.py"),
-    "bench step": (*SCORED, *(f"{PACKAGE}/bench/{name}.py" for name in ("step", "network_steps", "roofline"))),
+    "bench step": (
+        *SCORED,
+        *(f"{PACKAGE}/bench/{name}.py" for name in ("backends", "step", "network_steps", "roofline")),
+    ),
     "bench scoring": ("src", f"{PACKAGE}/scoring", f"{PACKAGE}/bench/scoring.py"),
     "bench node": (*SCORED, f"{PACKAGE}/ros", f"{PACKAGE}/bench/node.py"),
     "bench soak": OTHERS,

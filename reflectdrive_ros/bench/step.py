@@ -1,6 +1,6 @@
 """`reflectdrive bench step`: the time of a planning step, in the network and beside it, with the network's roofline.
 
-    reflectdrive bench step                                                         # graphs of the default planner
+    reflectdrive bench step                                                         # graphs of the configured planner
     reflectdrive bench step --model RUN/weights.safetensors --setting model.device=cuda
     reflectdrive bench step --scenes val --limit 100 --setting model.threads=1      # also the engine's steps
 
@@ -8,6 +8,8 @@ The network plans for a synthetic scene, full and lite steps in turn: of a token
 rounds on up to six goals and all of its edit rounds on one, and prefill and two steps on one action sequence; of a
 denoiser, which has full steps only, one encoded scene and EVALUATIONS evaluations. Each time has new newest images, and
 those of the step before as the older ones, as on the road. `backend`, `device` and `threads` are settings of `model`.
+Then each file of its weights is timed on every installed backend (`bench.backends`); of several planners all, while the
+other numbers are of the first with a network.
 
 The bound is a roofline: per part the time of its minimal FLOPs or of its bytes (`bench.roofline`), the larger, at the
 copy and matrix rates of this machine, measured in the same run with as many threads. It needs torch, and a GPU that
@@ -51,12 +53,13 @@ from ..infra.provenance import write_numbers
 from ..model import checkpoint
 from ..model.denoiser import checkpoint as denoiser_checkpoint
 from ..model.peaks import has_gpu, measure_peaks
-from ..planning import LEARNED, decoding_config
+from ..planning import LEARNED, decoding_config, learned_configs
 from ..planning.inputs import reads_vectors
 from ..planning.planner import AnyNetwork, Network, prefill_sequences
 from ..runtime import cli_args
 from ..runtime.engine import Engine
 from ..runtime.network import SELF_CHECK_STEPS, load_network, synthetic_inputs, torch_decoding
+from . import backends
 from .network_steps import (
     Action,
     denoiser_plan,
@@ -76,7 +79,7 @@ SEQUENCES = (1, 6)  # of a step in the comparison of CUDA modes: of a lite one, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--planner", choices=sorted(LEARNED), default="reflectdrive2", help="recipe")
+    parser.add_argument("--planner", choices=sorted(LEARNED), help="recipe (the configured planners)")
     parser.add_argument("--steps", type=arguments.positive_int(), default=100, metavar="N", help="network steps a kind")
     parser.add_argument("--runs", type=arguments.positive_int(1000), default=3, help="turns of each scene")
     cli_args.add_bench_arguments(parser)
@@ -86,16 +89,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @command()
 def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
-    config = replace(cli_args.configuration(args), planner=args.planner)
-    network = load_network(config.model, decoding_config(config))
+    configured = cli_args.configuration(args)
+    config = next(iter(learned_configs(configured).values()), configured)
+    network = load_network(config.model, decoding_config(config)) if config.planner in LEARNED else None
     if network is None:
-        raise ConfigError("bench step needs a network: set model.file, or give --model FILE")
-    numbers = {"planner": args.planner, **network_numbers(network, config, args.steps, errors)}
+        raise ConfigError("bench step needs a network: give --planner NAME, and set model.file or give --model FILE")
+    numbers = {"planner": config.planner, **network_numbers(network, config, args.steps, errors)}
+    rows = backends.measure(configured, errors)
+    numbers["backends"] = backends.numbers(rows)
     if args.scenes is not None:
         numbers |= engine_numbers(network, config, args, errors)
     gpu = str(numbers["backend_description"]) if numbers["on_gpu"] else ""
-    write_numbers(args.json, numbers, gpu, weights_sha256=cli_args.weights_of(config, [args.planner]))
+    write_numbers(args.json, numbers, gpu, weights_sha256=cli_args.weights_of(config, [config.planner]))
     console.print(network_table(numbers))
+    for each in backends.report(rows):
+        console.print(each, soft_wrap=isinstance(each, str))
     if modes := numbers.get("cuda_modes"):
         console.print(modes_table(modes))
     if args.scenes is not None:

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> int:
 
         measured = backends.measure(config, errors)
         numbers["backends"] = backends.numbers(measured)
-        outputs += [backends.table(measured), backends.advice(measured), *backends.keep(config, measured)]
+        outputs += [*backends.report(measured), *backends.keep(config, measured)]
     write_numbers(args.json, numbers)
     for each in outputs:
         console.print(each, soft_wrap=isinstance(each, str))
