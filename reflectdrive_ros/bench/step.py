@@ -217,10 +217,9 @@ def cuda_modes(config: Config, device: str, steps: int) -> dict[str, dict[str, A
 def engine_numbers(network: AnyNetwork, config: Config, args: argparse.Namespace, console: Console) -> dict[str, Any]:
     """Processor time of the engine's steps without the network, by kind. Raises SetError without scenes."""
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, console, args.limit)
-    vectors = reads_vectors(config)
-    scenes = shards.read(folder, images=not vectors, limit=args.limit, on_damage=console.print)
+    scenes = shards.read(folder, images=not reads_vectors(config), limit=args.limit, on_damage=console.print)
     observations = [
-        observe(scene, "objects", with_vectors=vectors)
+        observe(scene, "objects", with_vectors=True)
         for scene in track_progress(scenes, "reading", console, args.limit)
     ]
     if not observations:
