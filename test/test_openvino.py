@@ -32,7 +32,7 @@ def test_tokens_are_those_of_onnx_runtime(folder, threads):
     card = folder / "card.json"
     network = load_network(on_openvino(card, threads=threads), BUILT_IN)
     assert network.backend_description.startswith("OpenVINO 20")
-    assert f"ONNX Runtime 1.31.1 on cpu, {threads} thread" in network.backend_description
+    assert f" on cpu, {threads} thread" in network.backend_description
     expected_goals, expected, expected_confidence = decoded(OrtNetwork.from_file(card), scene(0))
     goals, actions, confidence = decoded(network, scene(0))
     np.testing.assert_array_equal(goals.actions, expected_goals.actions)
