@@ -32,7 +32,8 @@ from reflectdrive_ros.core.domain import Array, ForecastSource
 from reflectdrive_ros.core.tokens import poses_from_points
 from reflectdrive_ros.data.cache import CachedSet, build_cache, cache_file, select_rows, write_arrays
 from reflectdrive_ros.data.scene import DrivingScene
-from reflectdrive_ros.data.shards import SceneReader
+from reflectdrive_ros.data.sets import SHARD
+from reflectdrive_ros.data.shards import SceneReader, ShardNote
 from reflectdrive_ros.infra import arguments
 from reflectdrive_ros.infra.command import command, run_program
 from reflectdrive_ros.infra.progress import track_progress
@@ -42,13 +43,7 @@ from reflectdrive_ros.scoring.scorer import score
 from reflectdrive_ros.training import probe, train_state
 from reflectdrive_ros.training.data import VectorRows, shape_of, with_vectors
 from reflectdrive_ros.training.probe import CHANGE_NAMES, HEADS, PAIRS, ProbeSamples
-from reflectdrive_ros.training.probe_heads import (
-    error_intervals,
-    intervals,
-    kernel_of,
-    share_intervals,
-    shares,
-)
+from reflectdrive_ros.training.probe_heads import error_intervals, intervals, kernel_of, share_intervals, shares
 from reflectdrive_ros.training.rewards import PlanScorer, RewardPool
 from reflectdrive_ros.training.scene_geometry import edge_distances
 from reflectdrive_ros.training.vector_data import build_vector_set
@@ -264,10 +259,10 @@ def tables_of(
     )
 
 
-def time_table(scenes: CachedSet, folder: Path, files: Sequence[Path], encode_s: float) -> str:
-    """Seconds per scene of one core: to render, and to encode the images of each candidate."""
-    stored = [np.load(larger_folder(folder) / f"{Path(note.file).stem}.times.npz") for note in scenes.notes]
-    whole_s, larger_s = (sum(float(each[name]) for each in stored) / len(scenes) for name in ("all", "larger"))
+def time_table(notes: Sequence[ShardNote], count: int, folder: Path, files: Sequence[Path], encode_s: float) -> str:
+    """Processor seconds per scene: to render, and to encode the images of each candidate."""
+    stored = [np.load(larger_folder(folder) / f"{Path(note.file).stem}.times.npz") for note in notes]
+    whole_s, larger_s = (sum(float(each[name]) for each in stored) / count for name in ("all", "larger"))
     rows = [
         ["make a scene with six images of 288 px", f"{whole_s - larger_s:.2f}"],
         ["render the front camera at 1152 px, now and 0.5 s ago", f"{larger_s:.2f}"],
@@ -278,11 +273,11 @@ def time_table(scenes: CachedSet, folder: Path, files: Sequence[Path], encode_s:
         with np.load(file, allow_pickle=False) as arrays:
             for name in arrays.files:
                 if name.startswith("seconds of "):
-                    seconds[name.removeprefix("seconds of ")] += float(arrays[name]) / len(scenes)
+                    seconds[name.removeprefix("seconds of ")] += float(arrays[name]) / count
     for candidate in CANDIDATES:
         if candidate.encoded:
             rows.append([candidate.name, f"{sum(seconds[part] for part in candidate.encoded):.3f}"])
-    return markdown(f"Seconds per scene, one core, {len(scenes)} scenes", ("what", "s"), rows)
+    return markdown(f"Seconds per scene, one core, {count} scenes", ("what", "s"), rows)
 
 
 @torch.inference_mode()
@@ -344,8 +339,9 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     make_scenes(folder, args.limit, args.workers, errors)
     net = train_state.load_network(NETWORK).requires_grad_(False)
     scenes = build_cache(folder, shape_of(net.config), args.workers, errors.print, lambda *done: None)
+    notes = scenes.notes[: -(-args.limit // SHARD)]  # an earlier call may have made more
     parts, forecasts, files = [], [], []
-    for shard, note in enumerate(scenes.notes):
+    for shard, note in enumerate(notes):
         part = select_rows(scenes, np.flatnonzero(scenes.location[:, 0] == shard))
         samples, forecast = samples_of_shard(net, part, cache_file(args.out, note, "samples.npz"), folder, errors)
         files.append(cache_file(args.out, note, "features.npz"))
@@ -355,15 +351,11 @@ def run(args: argparse.Namespace, console: Console, errors: Console) -> None:
     samples = join(parts)
     geometry = np.concatenate([np.nan_to_num(samples.geometry), np.isnan(samples.geometry)], axis=1)
     arrays = {**samples.features, "geometry": geometry, "forecast": np.concatenate(forecasts)}
-    spreads = ", ".join(
-        f"{name} {100.0 * std:.1f}" for name, std in zip(CHANGE_NAMES, samples.slopes.std(0), strict=True)
-    )
-    with_lead = int(np.isfinite(samples.geometry[:, 2]).sum())
-    text = (
-        f"Standard deviations of the slopes, points of score: {spreads}. With a lead: {with_lead} of {len(scenes)}.\n"
-    )
-    text += time_table(scenes, folder, files, encode_seconds(net, scenes))
-    predictions = Predictions(samples, args.out / f"heads-{scenes.key[:16]}")
+    count, spreads = len(samples.slopes), ", ".join(f"{100.0 * std:.1f}" for std in samples.slopes.std(0))
+    text = f"Standard deviations of the slopes ({', '.join(CHANGE_NAMES)}), points of score: {spreads}. "
+    text += f"{int(np.isfinite(samples.geometry[:, 2]).sum())} of {count} scenes have a lead.\n"
+    text += time_table(notes, count, folder, files, encode_seconds(net, scenes))
+    predictions = Predictions(samples, args.out / f"heads-{count}-{scenes.key[:16]}")
     predictions.folder.mkdir(exist_ok=True)
     for head in args.heads:
         text += tables_of(CANDIDATES, predictions, head, files, arrays, errors)
