@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
+from reflectdrive_ros.core import geometry
 from reflectdrive_ros.core.domain import Array, CameraFrame
 from reflectdrive_ros.core.tokens import poses_from_points
 from reflectdrive_ros.data.cache import write_arrays
@@ -27,7 +28,6 @@ from reflectdrive_ros.data.sets import SceneSetSpec
 from reflectdrive_ros.evaluation import scene_sets
 from reflectdrive_ros.features.cameras import Camera, rig
 from reflectdrive_ros.infra.errors import UserError
-from reflectdrive_ros.planning.plan_changes import poses_at
 from reflectdrive_ros.sim import sampler
 
 FIRST_SCENE = 760_000  # of `train`: no network was trained with these
@@ -156,9 +156,15 @@ def sample_maps(points: Array, views: Sequence[tuple[Sequence[Tensor], Camera]])
     return np.asarray(sampled.numpy().ravel())
 
 
+def poses_along(path: Array, at_m: Array) -> Array:
+    """(N, 3) poses at arc lengths (N,) of a path (1 + P, 3), which goes on straight; of a standing plan, too."""
+    beyond = path[-1, :2] + 100.0 * np.array([np.cos(path[-1, 2]), np.sin(path[-1, 2])])
+    return geometry.sample(np.concatenate([path[:, :2], beyond[None]]), at_m)
+
+
 def ground_image(path: Array, views: Sequence[tuple[Array, Camera]]) -> Array:
     """(160, 128, 3) uint8 of the ground along a path (1 + P, 3), from the first view that shows each point."""
-    points = points_beside(poses_at(path, path_lengths(path), GROUND_AHEAD_M), GROUND_LEFT_M)
+    points = points_beside(poses_along(path, GROUND_AHEAD_M), GROUND_LEFT_M)
     ground, is_missing = np.zeros((*points.shape[:2], 3), np.uint8), np.ones(points.shape[:2], bool)
     for pixels, camera in views:
         at, is_inside = project(points, camera)
@@ -176,7 +182,7 @@ def path_lengths(path: Array) -> Array:
 def crop_along(path: Array, image: Array, camera: Camera) -> Array:
     """Part of an image, of the size CROP, around the near half of the corridor of a path (1 + P, 3)."""
     near_m = np.linspace(0.0, max(0.5 * path_lengths(path)[-1], 8.0), 9)  # nearer than 8 m the camera shows no ground
-    pixels, is_inside = project(points_beside(poses_at(path, path_lengths(path), near_m), BESIDE_M), camera)
+    pixels, is_inside = project(points_beside(poses_along(path, near_m), BESIDE_M), camera)
     centre = pixels[is_inside].mean(0) if is_inside.any() else np.array([camera.width / 2, camera.height])
     x, y = np.clip(np.rint(centre - np.array(CROP) / 2), 0, np.array(image.shape[1::-1]) - CROP).astype(int)
     return np.ascontiguousarray(image[y : y + CROP[1], x : x + CROP[0]])

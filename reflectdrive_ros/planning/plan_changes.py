@@ -70,7 +70,7 @@ def change_actions(actions: Array, offsets: Offsets, layout: TokenLayout) -> Arr
     length = np.hypot(*np.moveaxis(np.diff(path[..., :2], axis=1), -1, 0))
     along = np.concatenate([np.zeros_like(length[:, :1]), np.cumsum(length, axis=1)], axis=1)
     target_m = np.maximum.accumulate(np.maximum(along[:, None, 1:] + offsets.along_m, 0.0), axis=2)
-    moved = np.stack([poses_at(*each) for each in zip(path, along, target_m, strict=True)])  # (B, K, P, 3)
+    moved = np.stack([_at(*each) for each in zip(path, along, target_m, strict=True)])  # (B, K, P, 3)
     left_m = offsets.left_m * np.minimum(target_m[..., -1:] / FULL_OFFSET_M, 1.0)
     moved[..., 0] -= np.sin(moved[..., 2]) * left_m
     moved[..., 1] += np.cos(moved[..., 2]) * left_m
@@ -85,9 +85,8 @@ def _changed_on_route(waypoints: Array, offsets: Offsets) -> Array:
     return np.stack([along_m, waypoints[:, None, :, 1] + left_m], axis=-1)
 
 
-def poses_at(path: Array, along: Array, target_m: Array) -> Array:
-    """(.., 3) poses of a path (1 + P, 3) at arc lengths `target_m` (..); `along` (1 + P,) are those of the path. Beyond
-    its end the path continues straight."""
+def _at(path: Array, along: Array, target_m: Array) -> Array:
+    """(K, P, 3) poses of a path (1 + P, 3) at arc lengths `target_m` (K, P); `along` (1 + P,) are those of the path."""
     moving = np.append(True, np.diff(along) > MIN_STEP_M)
     path, along = path[moving], along[moving]
     poses = np.stack([np.interp(target_m, along, path[:, k]) for k in range(3)], axis=-1)
