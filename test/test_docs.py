@@ -145,11 +145,14 @@ def quoted():
     """(page, a sentence of it with the numbers of the files), of pages that are not made from them."""
     for name, row in numbers_of("closed-loop")["planners"].items():
         yield "planners/README.md", f"`{name}` {row['drive_score']:.1f}"
-    ahead = numbers_of("closed-loop-judge-carla")["differences"]["reflexdiffusion"]
-    low, high = ahead["drive_score_95"]
-    difference = f"{ahead['drive_score']:+.1f} ({low:+.1f} .. {high:+.1f})"
-    yield "../README.md", f"`reflexdiffusion` is ahead of `fiss_plus`: {difference}"
-    yield "planners/README.md", f"`reflexdiffusion` less `fiss_plus` is {difference}"
+    best = {"closed-loop": "reflectdrive2", "closed-loop-judge-carla": "reflexdiffusion"}
+    for table, planner in best.items():
+        row = numbers_of(table)["differences"][planner]
+        low, high = row["drive_score_95"]
+        difference = f"{row['drive_score']:+.1f} ({low:+.1f} .. {high:+.1f})"
+        yield "planners/README.md", f"`{planner}` less `fiss_plus` is {difference}"
+        if low > 0.0:
+            yield "../README.md", f"`{planner}` is ahead of `fiss_plus`: {difference}"
     scenes, tracks = numbers_of("eval-test")["drivers"], numbers_of("eval-real_tracks")["drivers"]
     own, follower = (scenes[f"{name} (objects)"]["pdms"] for name in ("idm_proposals", "route_follower"))
     yield "planners/idm_proposals.md", f"{own:.1f} PDMS, `route_follower` {follower:.1f}"

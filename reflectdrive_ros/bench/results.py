@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..evaluation.bootstrap import format_difference
+from ..evaluation.variants import RANDOM_WEIGHTS
 from ..infra.command import command
 from ..infra.documents import read_json
 from ..infra.files import path_text
@@ -212,17 +213,19 @@ def _to_reference(numbers: Numbers, name: str, measure: str) -> str:
 
 
 def families(files: Mapping[str, Numbers]) -> str:
-    """PDMS by scenario family of the planners of `eval-test.json`, families as rows."""
+    """PDMS by scenario family of the learned planners of `eval-test.json`, families as rows."""
     if "eval-test" not in files:
         return ""
-    drivers = files["eval-test"]["drivers"]
+    everyone = files["eval-test"]["drivers"]
+    learned = [name for name in everyone if name.replace(" (", f" {RANDOM_WEIGHTS} (") in everyone]
+    drivers = {name: everyone[name] for name in ("expert", *learned)}
     names = sorted({family for row in drivers.values() for family in row["families"]})
     rows = [
         (name.replace("_", " "), *(cell(row["families"].get(name, {}).get("pdms")) for row in drivers.values()))
         for name in names
     ]
     heads = ("family", *(f"`{name.partition(' (')[0]}`" for name in drivers))
-    return f"## By family\n\nPDMS, of `eval-test.json`.\n\n{markdown(heads, rows)}"
+    return f"## By family\n\nPDMS of the learned planners, of `eval-test.json`.\n\n{markdown(heads, rows)}"
 
 
 def speed(files: Mapping[str, Numbers]) -> str:
