@@ -219,8 +219,7 @@ def engine_numbers(network: AnyNetwork, config: Config, args: argparse.Namespace
     folder = open_loop.resolve_scene_set(args.scenes, args.workers, console, args.limit)
     scenes = shards.read(folder, images=not reads_vectors(config), limit=args.limit, on_damage=console.print)
     observations = [
-        observe(scene, "objects", with_vectors=True)
-        for scene in track_progress(scenes, "reading", console, args.limit)
+        observe(scene, "objects", with_vectors=True) for scene in track_progress(scenes, "reading", console, args.limit)
     ]
     if not observations:
         raise SetError(f"{folder} holds no scene to plan for")
