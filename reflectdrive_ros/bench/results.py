@@ -217,8 +217,8 @@ def families(files: Mapping[str, Numbers]) -> str:
     if "eval-test" not in files:
         return ""
     everyone = files["eval-test"]["drivers"]
-    learned = [name for name in everyone if name.replace(" (", f" {RANDOM_WEIGHTS} (") in everyone]
-    drivers = {name: everyone[name] for name in ("expert", *learned)}
+    learned = {name for name in everyone if name.replace(" (", f" {RANDOM_WEIGHTS} (") in everyone}
+    drivers = {name: row for name, row in everyone.items() if name == "expert" or name in learned}
     names = sorted({family for row in drivers.values() for family in row["families"]})
     rows = [
         (name.replace("_", " "), *(cell(row["families"].get(name, {}).get("pdms")) for row in drivers.values()))
