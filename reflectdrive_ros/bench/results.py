@@ -204,7 +204,7 @@ def _towns(numbers: Numbers) -> str:
 
 
 def _interval(bounds: Sequence[float] | None) -> str:
-    return "-" if bounds is None or bounds[0] is None else f"{bounds[0]:.1f} - {bounds[1]:.1f}"
+    return "-" if bounds is None or bounds[0] is None else f"{bounds[0]:.1f}..{bounds[1]:.1f}"
 
 
 def _to_reference(numbers: Numbers, name: str, measure: str) -> str:
