@@ -216,9 +216,9 @@ def families(files: Mapping[str, Numbers]) -> str:
     """PDMS by scenario family of the learned planners of `eval-test.json`, families as rows."""
     if "eval-test" not in files:
         return ""
-    everyone = files["eval-test"]["drivers"]
-    learned = {name for name in everyone if name.replace(" (", f" {RANDOM_WEIGHTS} (") in everyone}
-    drivers = {name: row for name, row in everyone.items() if name == "expert" or name in learned}
+    rows_by_name = files["eval-test"]["drivers"]
+    learned = {name for name in rows_by_name if name.replace(" (", f" {RANDOM_WEIGHTS} (") in rows_by_name}
+    drivers = {name: row for name, row in rows_by_name.items() if name == "expert" or name in learned}
     names = sorted({family for row in drivers.values() for family in row["families"]})
     rows = [
         (name.replace("_", " "), *(cell(row["families"].get(name, {}).get("pdms")) for row in drivers.values()))
