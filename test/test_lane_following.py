@@ -73,19 +73,19 @@ def distances_m(line, poses):
 
 @pytest.mark.parametrize(("connector", "curvature"), [(LEFT, 0.1), (RIGHT, -0.1), (STRAIGHT, 0.0)])
 def test_a_vehicle_in_a_junction_follows_the_connector_that_it_has_begun_to_turn_into(connector, curvature):
-    begun = geometry.compose(JUNCTION, np.array([3.0, 0.5 * curvature * 9.0, 3.0 * curvature]))
-    poses = forecast_poses(car_at(begun, SPEED_MPS * curvature))
+    turning_pose = geometry.compose(JUNCTION, np.array([3.0, 0.5 * curvature * 9.0, 3.0 * curvature]))
+    poses = forecast_poses(car_at(turning_pose, SPEED_MPS * curvature))
     assert len(distances_m(connector, poses)) > 10
     assert distances_m(connector, poses).max() < 0.3
 
 
 def test_the_turn_goes_on_into_the_lane_behind_the_junction():
-    begun = geometry.compose(JUNCTION, np.array([3.0, 0.45, 0.3]))
-    poses = forecast_poses(car_at(begun, 0.5))
+    turning_pose = geometry.compose(JUNCTION, np.array([3.0, 0.45, 0.3]))
+    poses = forecast_poses(car_at(turning_pose, 0.5))
     np.testing.assert_allclose(geometry.wrap(poses[-1, 2] - LEFT_EXIT[2]), 0.0, atol=0.1)
     assert distances_m(LANES.points[4], poses[-5:]).max() < 0.3
-    without = forecast_poses(car_at(begun, 0.5), lanes=None)
-    assert np.hypot(*(without[-1] - poses[-1])[:2]) > 4.0  # an arc that decays ends elsewhere
+    on_arc = forecast_poses(car_at(turning_pose, 0.5), lanes=None)
+    assert np.hypot(*(on_arc[-1] - poses[-1])[:2]) > 4.0  # an arc that decays ends elsewhere
 
 
 def test_who_does_not_turn_yet_goes_straight_on():
